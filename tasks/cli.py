@@ -1,0 +1,40 @@
+"""The console script `armwise`. One file per command in tasks/commands; its function of the same name is the command."""
+
+import sys
+
+import typer
+
+from tasks import catalog, commands
+from tasks.arm import InvalidDocument
+from tasks.artifact import BrokenArtifact
+from tasks.catalog import UnknownName
+from tasks.lease import LeaseLost, SlotBusy
+from tasks.stage import StageFailed, Stopped
+
+SPOKEN = (InvalidDocument, BrokenArtifact, UnknownName, LeaseLost, SlotBusy, StageFailed)
+
+
+def app() -> typer.Typer:
+    """The command line, built from the folder of commands."""
+    cli = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        help="Controlled experiments for LLM serving.",
+    )
+    for name in catalog.module_names(commands):
+        module = catalog.module_of(commands, name)
+        cli.command(name.replace("_", "-"))(getattr(module, name))
+    return cli
+
+
+def main() -> None:
+    """Run the command line. A fault that a person can mend is printed as one message, with exit code 2."""
+    try:
+        app()()
+    except SPOKEN as error:
+        print(f"armwise: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Stopped as error:
+        print(f"armwise: {error}", file=sys.stderr)
+        sys.exit(143)

@@ -1,0 +1,97 @@
+"""How a stage is carried out, by the DAG, the command line and the tests alike.
+
+`perform(stage, run_dir)` calls the function of the same name in tasks/stages, keeps the lease alive while it works, and
+leaves phases/<stage>.json: when it began and ended, and how. Stages that touch the engine refuse to work without a live
+lease of their own attempt. A stage whose output exists does nothing.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tasks import artifact, catalog, lease, stages
+
+ORDER = ("claim", "deploy", "verify", "gate", "drive_gateway", "drive_agent", "release", "validate", "load", "judge")
+NEEDS_LEASE = frozenset({"deploy", "verify", "gate", "drive_gateway", "drive_agent"})
+AFTER_RELEASE = ("release", "validate", "load", "judge")  # done whatever became of the others
+
+
+class StageFailed(RuntimeError):
+    """A stage that could not do its work; the message is one a person can act on."""
+
+
+class Stopped(BaseException):
+    """SIGTERM arrived: unwinds like Ctrl-C, so that every `finally` runs."""
+
+
+def function(name: str) -> Callable[[Path], Path]:
+    """The function of a stage. drive_gateway and drive_agent are drive, once per tier. Raises UnknownName."""
+    known = [*ORDER[1:]]
+    if name not in known:
+        raise catalog.UnknownName(f"no stage '{name}'; known: {', '.join(known)}")
+    module, _, tier = name.partition("_")
+    work = getattr(catalog.module_of(stages, module), module)
+    return (lambda folder: work(folder, tier)) if tier else work  # type: ignore[no-any-return]
+
+
+def perform(name: str, run_dir: Path) -> Path:
+    """Carry out one stage. Raises LeaseLost, StageFailed, BrokenArtifact and what the stage raises."""
+    work = function(name)
+    if name in NEEDS_LEASE:
+        lease.check(run_dir)
+        with _stop_on_sigterm(), lease.kept_alive(run_dir), _phase(name, run_dir):
+            try:
+                return work(run_dir)
+            except Exception as error:
+                lost = lease.lost(run_dir)
+                raise lost from error if lost else error
+    with _stop_on_sigterm(), _phase(name, run_dir):
+        return work(run_dir)
+
+
+@contextmanager
+def _phase(name: str, run_dir: Path) -> Iterator[None]:
+    """Note the stage's times and end. A later try of the same stage in the same attempt is noted beside the first."""
+    began = time.time()
+    note: dict[str, Any] = {"stage": name, "began_at": began, "pid": os.getpid()}
+    try:
+        yield
+    except BaseException as error:
+        _note(run_dir, note | {"ended_at": time.time(), "state": "failed", "error": _words(error)})
+        raise
+    _note(run_dir, note | {"ended_at": time.time(), "state": "done", "error": None})
+
+
+def _note(run_dir: Path, note: dict[str, Any]) -> None:
+    folder = run_dir / "phases"
+    tries = len(list(folder.glob(f"{note['stage']}.*.json"))) if folder.exists() else 0
+    artifact.write(folder / f"{note['stage']}.{tries + 1}.json", note)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl-C"
+    return str(error) or type(error).__name__
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception while a stage works, so that it unwinds. Only the main thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Stopped("stopped by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
