@@ -1,0 +1,71 @@
+"""How many independent values a sample of one run is worth.
+
+Values that come together move together: requests of one task share its prompt, requests sent after each other share a
+queue. The variance of "the share of values above x" is then larger than the binomial one by the design effect D, and n
+values are worth n / D. Two estimates of D, and the larger counts:
+
+- clusters (agent tier, the unit is the task): the variance of the ratio sum(y) / sum(m) over tasks with m requests of
+  which y exceed x, over the binomial variance (Kish, Survey Sampling, 1965; the linearised ratio estimator).
+- time (both tiers): D = 1 + 2 (rho_1 + rho_2 + ...) of the 0/1 series in the order of sending, the sum taken in pairs
+  and stopped at the first pair that is not positive (Geyer, Statistical Science 7, 1992). A batch of D values is as
+  long as the correlation time, so n / D is the number of independent batches.
+
+x is the q-quantile itself, and the median: at p99 of 100 requests one single value exceeds, which shows no dependence
+at all, while the median of the same series shows it best. The larger of the two counts: it errs towards INCONCLUSIVE.
+
+Approximate: D is itself estimated; a stretch shorter than a few correlation times cannot show its own correlation. And
+it says nothing about the difference between two deployments: that needs deployments as the unit.
+"""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.stats.percentile import nearest_rank
+
+Floats = NDArray[np.float64]
+LONGEST = 3  # correlations are summed up to a lag of n / 3: beyond it too few pairs are left to average
+
+
+def effective_n(values: Sequence[float], q: float, *, clusters: Sequence[Hashable] | None = None) -> float:
+    """How many independent values `values`, in order of sending, are worth for the q-quantile: 1 to n; 0 of none."""
+    if not values:
+        return 0.0
+    series = np.asarray(values, dtype=float)
+    effects = [1.0]
+    for level in {0.5, q}:
+        exceeds = (series > np.sort(series)[nearest_rank(len(series), level) - 1]).astype(float)
+        effects.append(serial_effect(exceeds))
+        if clusters is not None:
+            effects.append(cluster_effect(exceeds, clusters))
+    return max(1.0, len(series) / max(effects))
+
+
+def serial_effect(exceeds: Floats) -> float:
+    """Design effect of a 0/1 series in time order, from its autocorrelation. 1 for a constant or very short series."""
+    n = len(exceeds)
+    centred = exceeds - exceeds.mean()
+    if n < 4 or not centred.any():
+        return 1.0
+    spectrum = np.fft.rfft(centred, 2 * n)
+    rho = np.fft.irfft(spectrum * np.conj(spectrum))[: n // LONGEST + 1]
+    rho = rho / rho[0]
+    pairs = rho[: len(rho) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    ends = np.flatnonzero(pairs <= 0)
+    kept = pairs[: ends[0]] if len(ends) else pairs
+    return max(1.0, float(2 * kept.sum() - 1))
+
+
+def cluster_effect(exceeds: Floats, clusters: Sequence[Hashable]) -> float:
+    """Design effect of 0/1 values that fall into clusters. 1 for constant values or fewer than two clusters."""
+    _, member = np.unique(np.asarray([str(c) for c in clusters]), return_inverse=True)
+    sizes, sums = np.bincount(member), np.bincount(member, weights=exceeds)
+    n, count = len(exceeds), len(sizes)
+    share = float(exceeds.mean())
+    if count < 2 or share in (0.0, 1.0):
+        return 1.0
+    binomial = share * (1 - share) / (n - 1)  # n - 1, so that clusters of one have an effect of exactly 1
+    residual = sums - share * sizes
+    variance = count / (count - 1) * float((residual**2).sum()) / n**2
+    return max(1.0, variance / binomial)
