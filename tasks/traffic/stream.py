@@ -39,6 +39,14 @@ READ_BYTES = 1 << 16
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*$")
 
 
+class _Idle(deque[tuple[int, socket.socket]]):
+    """Idle connections and since when; they are closed with their endpoint."""
+
+    def __del__(self) -> None:
+        for _, sock in self:
+            sock.close()
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where calls go: the gateway's base URL without /v1. Holds idle connections, so keep one endpoint per user."""
@@ -48,7 +56,7 @@ class Endpoint:
     model: str
     key: str | None = field(default=None, repr=False)
     idle_s: float = 60.0
-    kept: deque[tuple[int, socket.socket]] = field(default_factory=deque, repr=False, compare=False)
+    kept: _Idle = field(default_factory=_Idle, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -95,12 +103,6 @@ def call(
         "is_aborted": got.is_cut and not heard.is_complete,
     }
     return Answer(row, heard.content, heard.reasoning, heard.tool_calls)
-
-
-def hang_up(endpoint: Endpoint) -> None:
-    """Close the endpoint's idle connections."""
-    while endpoint.kept:
-        endpoint.kept.pop()[1].close()
 
 
 @dataclass
