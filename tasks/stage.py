@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tasks import artifact, catalog, lease, stages
+from tasks import artifact, catalog, lease, run, stages
 
 ORDER = ("claim", "deploy", "verify", "gate", "drive_gateway", "drive_agent", "release", "validate", "load", "judge")
 NEEDS_LEASE = frozenset({"deploy", "verify", "gate", "drive_gateway", "drive_agent"})
@@ -45,14 +45,29 @@ def perform(name: str, run_dir: Path) -> Path:
     work = function(name)
     if name in NEEDS_LEASE:
         lease.check(run_dir)
+        if name != "deploy" and not (run_dir / "deployment.json").exists():
+            raise StageFailed(
+                f"{run_dir}: this attempt has no deployment; deploy comes first (in Airflow, clear from deploy)"
+            )
         with _stop_on_sigterm(), lease.kept_alive(run_dir), _phase(name, run_dir):
             try:
                 return work(run_dir)
             except Exception as error:
-                lost = lease.lost(run_dir)
-                raise lost from error if lost else error
+                if lost := lease.lost(run_dir):
+                    raise lost from error
+                raise
     with _stop_on_sigterm(), _phase(name, run_dir):
         return work(run_dir)
+
+
+def skipped(name: str, run_dir: Path) -> str | None:
+    """Why a stage has nothing to do in this run, in words; None: it has. A gate that did not pass skips the load."""
+    if not name.startswith("drive_") or run.read(run_dir).plan.gate.none_because:
+        return None
+    if not (run_dir / "gate.json").exists():
+        return None  # not even gated: the stage refuses in its own words
+    gate = artifact.read(run_dir / "gate.json")
+    return None if gate["verdict"] == "PASS" else f"the gate said {gate['verdict']}: {gate['reason']}"
 
 
 @contextmanager
