@@ -74,19 +74,20 @@ def skipped(name: str, run_dir: Path) -> str | None:
 def _phase(name: str, run_dir: Path) -> Iterator[None]:
     """Note the stage's times and end. A later try of the same stage in the same attempt is noted beside the first."""
     began = time.time()
-    note: dict[str, Any] = {"stage": name, "began_at": began, "pid": os.getpid()}
+    begun: dict[str, Any] = {"stage": name, "began_at": began, "pid": os.getpid()}
     try:
         yield
     except BaseException as error:
-        _note(run_dir, note | {"ended_at": time.time(), "state": "failed", "error": _words(error)})
+        note(run_dir, begun | {"ended_at": time.time(), "state": "failed", "error": _words(error)})
         raise
-    _note(run_dir, note | {"ended_at": time.time(), "state": "done", "error": None})
+    note(run_dir, begun | {"ended_at": time.time(), "state": "done", "error": None})
 
 
-def _note(run_dir: Path, note: dict[str, Any]) -> None:
+def note(run_dir: Path, content: dict[str, Any]) -> None:
+    """Store how a stage went, beside its earlier tries."""
     folder = run_dir / "phases"
-    tries = len(list(folder.glob(f"{note['stage']}.*.json"))) if folder.exists() else 0
-    artifact.write(folder / f"{note['stage']}.{tries + 1}.json", note)
+    tries = len(list(folder.glob(f"{content['stage']}.*.json"))) if folder.exists() else 0
+    artifact.write(folder / f"{content['stage']}.{tries + 1}.json", content)
 
 
 def _words(error: BaseException) -> str:
