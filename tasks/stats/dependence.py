@@ -13,6 +13,9 @@ values are worth n / D. Two estimates of D, and the larger counts:
 x is the q-quantile itself, and the median: at p99 of 100 requests one single value exceeds, which shows no dependence
 at all, while the median of the same series shows it best. The larger of the two counts: it errs towards INCONCLUSIVE.
 
+Both look at the values that are no failure. Failures come in bursts, and a burst of 30 in 100 is not one event that may
+be chance: counted like that, an outage would turn a FAIL into INCONCLUSIVE. So failures count one by one.
+
 Approximate: D is itself estimated; a stretch shorter than a few correlation times cannot show its own correlation. And
 it says nothing about the difference between two deployments: that needs deployments as the unit.
 """
@@ -33,12 +36,17 @@ def effective_n(values: Sequence[float], q: float, *, clusters: Sequence[Hashabl
     if not values:
         return 0.0
     series = np.asarray(values, dtype=float)
+    is_good = np.isfinite(series)
+    good = series[is_good]
+    if not len(good):
+        return float(len(series))
+    members = None if clusters is None else [c for c, kept in zip(clusters, is_good, strict=True) if kept]
     effects = [1.0]
     for level in {0.5, q}:
-        exceeds = (series > np.sort(series)[nearest_rank(len(series), level) - 1]).astype(float)
+        exceeds = (good > np.sort(good)[nearest_rank(len(good), level) - 1]).astype(float)
         effects.append(serial_effect(exceeds))
-        if clusters is not None:
-            effects.append(cluster_effect(exceeds, clusters))
+        if members is not None:
+            effects.append(cluster_effect(exceeds, members))
     return max(1.0, len(series) / max(effects))
 
 

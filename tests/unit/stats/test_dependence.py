@@ -90,5 +90,12 @@ def test_constant_and_short_series_are_taken_as_they_are(values):
     assert effective_n(values, 0.95, clusters=list(range(len(values)))) == len(values)
 
 
+def test_an_outage_is_no_excuse():
+    """30 failures in a row of 100 calls break p95, however sure it is that they had one cause."""
+    values = [50.0] * 40 + [math.inf] * 30 + [50.0] * 30
+    judged = stats.judge(values, objective=100, fraction=0.95, effective_n=effective_n(values, 0.95))
+    assert judged.verdict == "FAIL"
+
+
 def test_nothing_is_worth_nothing():
     assert effective_n([], 0.95) == 0

@@ -1,0 +1,253 @@
+"""judge: percentiles with bounds, SLO verdicts and costs of one run, from its rows. Writes judgement.json.
+
+Warm-up rows and rows that our own client cut off are not counted. An invalid run is judged like any other and marked;
+its numbers are shown with the reasons and are never part of a comparison. Verdicts are rows, not failures of this
+stage, unless the plan's `fail_on` says so; then the judgement is stored first.
+
+Sustained cost needs a level that keeps the agent tier's SLOs. A level whose SLO is INCONCLUSIVE is not thrown away: the
+figure is given and its reason says `SLO inconclusive`, since a short run would otherwise show no figure at all.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks import artifact, metrics, rows, slo
+from tasks.run import TIERS, Run
+from tasks.run import read as read_run
+from tasks.sizing.cost import all_in_usd_per_task, sustained_usd_per_task
+from tasks.stage import StageFailed
+from tasks.stats import series
+from tasks.stats.percentile import Percentile
+
+FORMAT = 1
+QUANTILES = (0.5, 0.95, 0.99)
+REQUEST_METRICS = ("ttft_ms", "ttfa_ms", "e2e_ms", "tpot_ms", "icl_ms", "schedule_delay_ms")
+STEPS: dict[str, tuple[series.Steps, ...]] = {"gateway": ("all",), "agent": ("all", "first", "later")}
+
+Rows = rows.Rows
+Levels = dict[tuple[str, str], dict[int, Rows]]  # (tier, "request" or "task") -> level -> rows
+Document = dict[str, Any]
+
+
+def judge(run_dir: Path) -> Path:
+    """Write and store judgement.json. Raises BrokenArtifact; StageFailed where the plan's fail_on asks for it."""
+    run = read_run(run_dir)
+    path = run_dir / "judgement.json"
+    if not path.exists():
+        artifact.write_once(path, judgement(run))
+    _store(run_dir)
+    faults = [word for kind, word in _findings(run, artifact.read(path)) if kind in run.plan.fail_on]
+    if faults:
+        raise StageFailed(f"plan {run.plan_name} fails on {', '.join(run.plan.fail_on)}: {'; '.join(faults)}")
+    return path
+
+
+def judgement(run: Run) -> Document:
+    """The content of judgement.json."""
+    levels = _levels(run)
+    verdicts = list(_verdicts(run, levels))
+    validation = _optional(run.folder / "validation.json")
+    return {
+        "format": FORMAT,
+        "is_valid": validation.get("is_valid"),
+        "reasons": validation.get("reasons", ["not validated"]),
+        "percentiles": list(_percentiles(levels)),
+        "verdicts": verdicts,
+        "costs": [_all_in(run, levels), _sustained(run, levels, verdicts)],
+    }
+
+
+def _levels(run: Run) -> Levels:
+    """Rows by tier, kind and level. A planned level without rows is there and empty."""
+    found: Levels = {}
+    for tier in TIERS:
+        planned = range(len(getattr(run.plan.tiers, tier).levels))
+        for kind, file in (("request", "requests"), ("task", "tasks")):
+            by_level: dict[int, Rows] = {level: [] for level in planned}
+            for row in rows.read(run.folder, tier, file):  # type: ignore[arg-type]
+                by_level.setdefault(row["level"], []).append(row)
+            found[tier, kind] = by_level
+    return found
+
+
+def _percentiles(levels: Levels) -> Iterator[Document]:
+    for tier in TIERS:
+        for level, sent in levels[tier, "request"].items():
+            for steps in STEPS[tier]:
+                for name in REQUEST_METRICS:
+                    found = series.of(sent, metrics.BY_NAME[name], steps=steps)
+                    yield from _quantiles(found, tier=tier, level=level, steps=steps, metric=name)
+    for level, tasks in levels["agent", "task"].items():
+        found = series.of(tasks, metrics.BY_NAME["task_ms"])
+        yield from _quantiles(found, tier="agent", level=level, steps="all", metric="task_ms")
+
+
+def _quantiles(found: series.Series, **place: Any) -> Iterator[Document]:
+    for q in QUANTILES if found.values else ():
+        yield place | {"q": q} | _figures(found.quantile(q))
+
+
+def _figures(found: Percentile) -> Document:
+    return {
+        "estimate": _json(found.estimate),
+        "lower": _json(found.lower),
+        "upper": _json(found.upper),
+        "n": found.n,
+        "failed": found.failed,
+        "effective_n": round(found.effective_n, 1),
+    }
+
+
+def _json(value: float | None) -> float | str | None:
+    """JSON has no infinity: a failed request's latency is the string "inf"."""
+    return "inf" if value is not None and math.isinf(value) else value
+
+
+def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
+    for name in run.plan.slos:
+        wanted = slo.load(name)
+        metric = metrics.BY_NAME[wanted.indicator]
+        for level, found in levels[wanted.tier, metric.row].items():
+            judged = series.of(found, metric, steps=wanted.steps).judge(
+                objective=wanted.objective, fraction=wanted.fraction
+            )
+            figures = _figures(judged.percentile)
+            yield {
+                "slo": name,
+                "tier": wanted.tier,
+                "level": level,
+                "steps": wanted.steps,
+                "indicator": wanted.indicator,
+                "objective": wanted.objective,
+                "unit": wanted.unit,
+                "fraction": wanted.fraction,
+                **figures,
+                "verdict": judged.verdict,
+                "reason": judged.reason,
+            }
+
+
+def _cost(run: Run, lens: str, **figures: Any) -> Document:
+    price = run.price.usd_per_hour
+    return {
+        "lens": lens,
+        "usd_per_task": None,
+        "tasks": 0,
+        "gpu_s": None,
+        "price_usd_per_hour": None if isinstance(price, str) else price,
+        "price_key": run.arm.price,
+        "is_nominal": run.price.is_nominal,
+        "reason": None,
+    } | figures
+
+
+def _all_in(run: Run, levels: Levels) -> Document:
+    """From the moment the slot was bound until its release was proven, over every task that succeeded."""
+    tasks = sum(_is_success(row) for found in levels["agent", "task"].values() for row in found)
+    held_s, why_not = _held_s(run)
+    price = run.price.usd_per_hour
+    if held_s is None:
+        return _cost(run, "all_in", tasks=tasks, reason=why_not)
+    if isinstance(price, str):
+        return _cost(run, "all_in", tasks=tasks, gpu_s=held_s, reason=_no_price(run))
+    usd = all_in_usd_per_task(usd_per_hour=price, held_s=held_s, tasks=tasks)
+    reason = "no task succeeded" if usd is None else "from claim to proven release, over every successful task"
+    return _cost(run, "all_in", usd_per_task=usd, tasks=tasks, gpu_s=held_s, reason=reason)
+
+
+def _held_s(run: Run) -> tuple[float | None, str]:
+    """Seconds from the lease to the proven release, or None and why they are not known."""
+    release, lease = _optional(run.folder / "release.json"), _optional(run.folder / "lease.json")
+    began = release.get("billed_from") or lease.get("acquired_at")
+    ended = release.get("released_at")
+    if began is None or ended is None:
+        return None, "release is not proven: release.json is missing or has no time"
+    left = (release.get("proof") or {}).get("processes_left")
+    if left:
+        return None, f"release is not proven: {len(left)} processes were left"
+    return max(0.0, ended - began), ""
+
+
+def _sustained(run: Run, levels: Levels, verdicts: list[Document]) -> Document:
+    """At the highest level of the agent tier that keeps the tier's SLOs, or at least does not break them."""
+    level, reason = _best_level(run, verdicts)
+    if level is None:
+        return _cost(run, "sustained", reason=reason)
+    window_s, tasks = _steady(levels["agent", "task"].get(level, []), run.plan.tiers.agent.levels[level].duration_s)
+    price = run.price.usd_per_hour
+    if isinstance(price, str):
+        return _cost(run, "sustained", tasks=tasks, gpu_s=window_s, reason=_no_price(run))
+    usd = sustained_usd_per_task(usd_per_hour=price, window_s=window_s, tasks=tasks)
+    reason = "no task succeeded in the steady window" if usd is None else reason
+    return _cost(run, "sustained", usd_per_task=usd, tasks=tasks, gpu_s=window_s, reason=reason)
+
+
+def _best_level(run: Run, verdicts: list[Document]) -> tuple[int | None, str]:
+    """The level with most users where no SLO of the agent tier is broken, and in words how sure that is."""
+    ours = [verdict for verdict in verdicts if verdict["tier"] == "agent"]
+    planned = run.plan.tiers.agent.levels
+    for level in sorted(range(len(planned)), key=lambda number: -planned[number].users):
+        here = [verdict for verdict in ours if verdict["level"] == level]
+        if any(verdict["verdict"] == "FAIL" for verdict in here):
+            continue
+        unsure = [verdict["slo"] for verdict in here if verdict["verdict"] != "PASS"]
+        at = f"at {planned[level].users} users"
+        if unsure:
+            return level, f"SLO inconclusive {at}: {', '.join(unsure)}"
+        kept = ", ".join(verdict["slo"] for verdict in here)
+        return level, f"{at}, which keep {kept}" if kept else f"{at}; the plan has no SLO of the agent tier"
+    broken = sorted({verdict["slo"] for verdict in ours if verdict["verdict"] == "FAIL"})
+    return None, f"no level of the agent tier keeps {', '.join(broken)}"
+
+
+def _steady(tasks: Rows, duration_s: float) -> tuple[float, int]:
+    """Seconds of the steady window, and the successful tasks that ended in it, begun in it or not."""
+    counted = [row["started_at"] for row in tasks if not row.get("is_warmup")]
+    if not counted:
+        return 0.0, 0
+    begins = min(counted)
+    last = max(_ended_at(row) for row in tasks)
+    ends = min(min(row["started_at"] for row in tasks) + duration_s, last)
+    return ends - begins, sum(_is_success(row) and begins < _ended_at(row) <= ends for row in tasks)
+
+
+def _ended_at(row: dict[str, Any]) -> float:
+    ended, started = row.get("t_end_ns"), row.get("t_start_ns")
+    took_s = 0.0 if ended is None or started is None else (ended - started) / 1e9
+    return float(row["started_at"] + took_s)
+
+
+def _is_success(row: dict[str, Any]) -> bool:
+    return bool(row.get("is_success")) and not row.get("is_aborted") and not row.get("failure")
+
+
+def _no_price(run: Run) -> str:
+    return f"price '{run.arm.price}' is unresolved: read it from the list named in deploy/prices/{run.arm.price}.yaml"
+
+
+def _findings(run: Run, found: Document) -> Iterator[tuple[str, str]]:
+    """What a plan may fail on, in words."""
+    for verdict in found["verdicts"]:
+        if verdict["verdict"] == "FAIL":
+            yield "slo_fail", f"{verdict['slo']}: {verdict['reason']}"
+    gate = _optional(run.folder / "gate.json")
+    if gate.get("verdict") != "PASS" and run.plan.gate.none_because is None:
+        yield "gate_fail", f"gate: {gate.get('verdict', 'not done')}: {gate.get('reason', 'gate.json is missing')}"
+    if not found["is_valid"]:
+        yield "invalid", f"invalid: {'; '.join(found['reasons'])}"
+
+
+def _optional(path: Path) -> Document:
+    return artifact.read(path) if path.exists() else {}
+
+
+def _store(run_dir: Path) -> None:
+    """Into the database, where there is one; elsewhere `armwise load` does it later."""
+    from tasks import database
+
+    if database.available():
+        from tasks.stages import load
+
+        load.store_judgement(run_dir)
