@@ -26,6 +26,7 @@ TASK_FAILURES = {
     "loop": "the same call with the same arguments twice",
     "step_limit": "no final answer within the step limit",
     "missing_call": "an expected tool call was not made",
+    "unexpected_call": "a tool call where the case allows none",
     "wrong_answer": "the answer lacks what it must contain",
     "wrong_tasks": "the task list did not end as expected",
 }
