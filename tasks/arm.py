@@ -86,8 +86,10 @@ def load(name: str) -> Arm:
 
 
 def unresolved(arm: Arm) -> list[str]:
-    """Dotted keys whose value is still `unresolved`."""
-    return [key for key, value in flatten(arm.model_dump()).items() if value == UNRESOLVED]
+    """Dotted keys whose value is still `unresolved`, those inside a flag's own mapping (a draft model's) included."""
+    flat = flatten(arm.model_dump())
+    inside = {f"{key}.{part}": v for key, value in flat.items() if isinstance(value, dict) for part, v in value.items()}
+    return [key for key, value in (flat | inside).items() if value == UNRESOLVED]
 
 
 def differences(arm: Arm, control: Arm) -> dict[str, tuple[Any, Any]]:
@@ -110,8 +112,13 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _engine_faults(arm: Arm) -> list[str]:
     engine = catalog.module_of(engines, arm.engine)
     known: frozenset[str] = engine.flag_names()
+    owned: dict[str, str] = getattr(engine, "OWNED", {})  # flags that are said elsewhere
     return [
-        f"flags.{flag}: not a flag of {arm.engine}{_nearest(flag, known)}" for flag in arm.flags if flag not in known
+        f"flags.{flag}: not a flag of an arm; {owned[flag]}"
+        if flag in owned
+        else f"flags.{flag}: not a flag of {arm.engine}{_nearest(flag, known)}"
+        for flag in arm.flags
+        if flag not in known
     ]
 
 

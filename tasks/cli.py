@@ -9,9 +9,10 @@ from tasks.arm import InvalidDocument
 from tasks.artifact import BrokenArtifact
 from tasks.catalog import UnknownName
 from tasks.lease import LeaseLost, SlotBusy
+from tasks.pin import NotPinned
 from tasks.stage import StageFailed, Stopped
 
-SPOKEN = (InvalidDocument, BrokenArtifact, UnknownName, LeaseLost, SlotBusy, StageFailed)
+SPOKEN = (InvalidDocument, BrokenArtifact, UnknownName, LeaseLost, SlotBusy, StageFailed, NotPinned)
 
 
 def app() -> typer.Typer:

@@ -39,13 +39,14 @@ METRICS = {
     "spec_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
     "process_start_time": "process_start_time_seconds",
 }
+IMAGE = "vllm/vllm-openai"  # the project's own images; their tags are v<version>
 KEY_ENV = "VLLM_API_KEY"  # the environment variable that makes the server ask for a key
-OWNED = {  # flags that an arm does not write, and where it says the same
-    "model": "model.path or model.repo",
-    "revision": "model.revision",
-    "served-model-name": "model.served_as",
-    "enable-prompt-tokens-details": "nothing: it is always on",
-    **dict.fromkeys(("host", "port", "uds", "api-key", "config", "help"), "nothing: the driver sets it"),
+OWNED = {  # flags that an arm does not write, and what to do instead
+    "model": "write model.path or model.repo",
+    "revision": "write model.revision",
+    "served-model-name": "write model.served_as",
+    "enable-prompt-tokens-details": "it is always on",
+    **dict.fromkeys(("host", "port", "uds", "api-key", "config", "help"), "the driver sets it"),
 }
 ENGINE_LINE = {  # words of the log's "Initializing a V1 LLM engine" line -> place in the configuration
     "model": "model_config.model",
