@@ -20,6 +20,7 @@ Piece = tuple[int, bytes]  # arrival in ns of a monotonic clock, and what arrive
 FIELDS = (b"data", b"event", b"id", b"retry")
 JUNK = "a line that is no field of an event"
 BROKEN_ENDS = ("abort", "error")  # finish reasons with which engines end what they could not finish
+NO_CONNECTION = ("upstream_refused", "upstream_unreachable", "upstream_connect_timeout")
 DETAIL_CHARS = 300
 
 
@@ -82,6 +83,15 @@ def error_message(body: bytes) -> str | None:
         return None
     error = _error(content) if isinstance(content, dict) else None
     return error[:DETAIL_CHARS] if error else None
+
+
+def is_no_connection(body: bytes) -> bool:
+    """Whether an error body is the gateway's word for: there is no connection to the engine."""
+    try:
+        kind = json.loads(body)["error"]["type"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return False
+    return kind in NO_CONNECTION
 
 
 def _error(content: dict[str, Any]) -> str | None:

@@ -59,7 +59,7 @@ class Endpoint:
     kept: _Idle = field(default_factory=_Idle, repr=False, compare=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Answer:
     """`row` has the fields of record.REQUEST that the call knows. tool_calls: [{id, name, arguments (a string)}]."""
 
@@ -256,6 +256,7 @@ def _heard(got: _Got) -> events.Heard:
     body = b"".join(piece for _, piece in got.pieces)
     if got.status is not None and got.status != 200:
         kind = {4: "http_4xx", 5: "http_5xx"}.get(got.status // 100, "malformed")
+        kind = "connect" if events.is_no_connection(body) else kind
         said = events.error_message(body) or body[:200].decode(errors="replace")
         return events.Heard(failure=kind, failure_detail=f"{got.status}: {said}"[: events.DETAIL_CHARS])
     heard = events.listen(got.pieces)

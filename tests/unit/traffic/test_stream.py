@@ -102,6 +102,12 @@ FAULTS: list[tuple[str, list[tuple[float, bytes]], str, int | None]] = [
     ("http_4xx", [(0, _plain("401 Unauthorized", b'{"error": "Unauthorized"}'))], "401: Unauthorized", 401),
     ("http_5xx", [(0, _plain("503 Busy", b"<h1>busy</h1>"))], "503: <h1>busy</h1>", 503),
     ("malformed", [(0, _plain("302 Found", b""))], "302", 302),
+    (
+        "connect",
+        [(0, _plain("502 Bad Gateway", b'{"error": {"message": "refuses", "type": "upstream_refused"}}'))],
+        "502: refuses",
+        502,
+    ),
     ("malformed", [(0, _plain("200 OK", b'{"choices": []}'))], "not an event stream", 200),
     ("error_event", [(0, _plain("200 OK", b'{"error": {"message": "inside"}}'))], "inside", 200),
     ("truncated", [(0, UNTIL_CLOSE + word("a"))], "without finish_reason and [DONE]", 200),
