@@ -1,0 +1,267 @@
+"""The engine is a process of this machine, on loopback, under a supervisor that owns the lease.
+
+`up` picks a free port, has the supervisor start the engine, and follows its start-up: a line of its log every few
+seconds, an end at once when it exits, a deadline. The port is free when we look and may be taken when the engine binds;
+then another one is tried. Ready means ready by a process of this run: who else answers on the port does not count.
+
+The engine's key is made anew for each deployment and is only in `engine.key` (mode 0600) and the engine's environment.
+VLLM_SERVER_DEV_MODE opens the endpoints that verify and the cache reset need; hence loopback, and nothing else.
+"""
+
+import os
+import secrets
+import socket
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks import artifact, catalog, engines, lease, settings
+from tasks.arm import Arm
+from tasks.drivers import _gpu, _processes, _supervised
+from tasks.run import Run
+from tasks.stage import StageFailed
+from tasks.target import Target
+
+HOST = "127.0.0.1"
+KEY_FILE = "engine.key"
+LOG = "engine.log"
+LAST_LINES = 20
+PORT_TRIES = 3
+LOOK_EVERY_S = 0.5
+SAY_EVERY_S = 5.0
+STOPPING_S = 10.0  # that a supervisor may take to stop its engine before others call it a leftover
+
+
+def faults(arm: Arm, target: Target) -> list[str]:
+    """What makes this arm impossible on this machine, in words; looked at before the slot is taken."""
+    found = []
+    if not target.command:
+        found.append("target: command: is missing; it says what starts the engine")
+    elif not _executable(target.command[0]):
+        hint = ""
+        if target.command[0].startswith(".venv-"):
+            hint = f"; make it: make {target.command[0].split('/')[0].removeprefix('.venv-')}"
+        found.append(f"target: command: {program(target.command[0])}: no such program{hint}")
+    try:
+        catalog.module_of(engines, arm.engine).argv(arm, host=HOST, port=0)
+    except ValueError as error:
+        found.append(f"arm: {error}")
+    if arm.model.path is not None and not (settings.root() / arm.model.path).is_dir():
+        found.append(f"arm: model.path: {settings.root() / arm.model.path}: no such folder")
+    draft = arm.flags.get("speculative-config")
+    if isinstance(draft, dict) and _looks_like_path(draft.get("model")):
+        folder = settings.root() / str(draft["model"])
+        if not folder.is_dir():
+            found.append(f"arm: flags.speculative-config.model: {folder}: no such folder")
+    return found
+
+
+def up(run: Run) -> dict[str, Any]:
+    """Start the engine and wait until it is ready. Raises StageFailed with its last lines."""
+    _supervised.stop(run.folder)  # an earlier try of this stage
+    key = secrets.token_urlsafe(24)
+    write_secret(run.folder / KEY_FILE, key)
+    _supervised.start(run.folder)
+    deadline = time.monotonic() + run.plan.budget.start_s
+    for number in range(1, PORT_TRIES + 1):
+        port = free_port()
+        name = f"engine-{number}"
+        argv = [*_command(run.target), *catalog.module_of(engines, run.arm.engine).argv(run.arm, host=HOST, port=port)]
+        _supervised.launch(
+            run.folder,
+            name,
+            argv,
+            env=declared(run),
+            secrets={"VLLM_API_KEY": KEY_FILE},
+            log=LOG,
+            cwd=settings.root(),
+        )
+        if _follow(run, name, port, key, deadline):
+            return _deployment(run, argv, port, _supervised.state(run.folder, name))
+        print(f"deploy: port {port} was taken by another process; trying another", flush=True)
+    raise StageFailed(f"{PORT_TRIES} ports in a row were taken by other processes while the engine started")
+
+
+def down(deployment: dict[str, Any], run_dir: Path, *, reason: str) -> dict[str, Any]:  # noqa: ARG001
+    """Stop everything of the run, by its marker, whether or not it was ever deployed. Idempotent.
+
+    Returns `freed` and `processes_left`, in words, and `reason`.
+    """
+    return {**_supervised.stop(run_dir), "reason": reason}
+
+
+def alive(deployment: dict[str, Any]) -> bool:
+    """Does the engine's own first process still run?"""
+    pid, pgid = deployment.get("engine_pid"), deployment.get("pgid")
+    return any(p.pid == pid and p.pgid == pgid and p.run_dir for p in _processes.everything())
+
+
+def leftovers() -> list[dict[str, Any]]:
+    """Runs with processes on this machine whose lease was over a while ago: run_dir, why, processes.
+
+    A run of another home folder counts too, if that folder is there: its lease says so as well. Where it is not there,
+    another container may see it; then nothing is proven, and nothing is touched.
+    """
+    marked: dict[str, list[str]] = {}
+    for process in _processes.everything():
+        run_dir = process.run_dir or process.supervises
+        if run_dir:
+            marked.setdefault(run_dir, []).append(str(process))
+    found = [(Path(run_dir), _outlived(Path(run_dir)), processes) for run_dir, processes in marked.items()]
+    return [{"run_dir": str(run_dir), "why": why, "processes": words} for run_dir, why, words in found if why]
+
+
+def declared(run: Run) -> dict[str, str]:
+    """Environment that target, arm and engine declare; the arm's own word counts last."""
+    engine = catalog.module_of(engines, run.arm.engine)
+    return {**engine.environment(run.arm), **run.target.env, **run.arm.env, "VLLM_SERVER_DEV_MODE": "1"}
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Readable by its owner alone from its first moment; replaces an older one."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def program(word: str) -> str:
+    """The first word of a command: a relative path with a folder in it is looked up in the checkout."""
+    return str(settings.root() / word) if "/" in word and not word.startswith("/") else word
+
+
+def _command(target: Target) -> list[str]:
+    return [program(target.command[0]), *target.command[1:]]
+
+
+def _executable(word: str) -> bool:
+    from shutil import which
+
+    return which(program(word)) is not None
+
+
+def _looks_like_path(model: object) -> bool:
+    return isinstance(model, str) and model.startswith(("deploy/", "./", "../", "/"))
+
+
+def _follow(run: Run, name: str, port: int, key: str, deadline: float) -> bool:
+    """Wait for the engine. True: ready; False: its port was taken by another process. Raises StageFailed."""
+    engine = catalog.module_of(engines, run.arm.engine)
+    began, said = time.monotonic(), time.monotonic()
+    while True:
+        state = _supervised.state(run.folder, name)
+        elapsed = time.monotonic() - began
+        if state["exit_code"] is not None:
+            if _taken(run.folder, port):
+                return False
+            raise StageFailed(_exited(run, state, elapsed))
+        if engine.ready(f"http://{HOST}:{port}", key) and _ours(run.folder, port):
+            print(f"deploy: ready after {elapsed:.1f} s on port {port}", flush=True)
+            return True
+        if time.monotonic() > deadline:
+            raise StageFailed(
+                f"the engine was not ready within {run.plan.budget.start_s:g} s (plan {run.plan_name}: "
+                f"budget.start_s); {_last_words(run.folder / LOG)}"
+            )
+        if time.monotonic() - said > SAY_EVERY_S:
+            said = time.monotonic()
+            _say_progress(run, elapsed)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _say_progress(run: Run, elapsed: float) -> None:
+    last = tail(run.folder / LOG, 1)
+    line = last[0][:160] if last else "nothing in its log yet"
+    print(f"deploy: {elapsed:.0f} s of at most {run.plan.budget.start_s:g} s: {line}", flush=True)
+
+
+def _exited(run: Run, state: dict[str, Any], elapsed: float) -> str:
+    ended = run.folder / "supervisor.json"
+    if ended.exists():
+        return f"the supervisor stopped the engine after {elapsed:.1f} s of start-up: {artifact.read(ended)['why']}"
+    if "error" in state:
+        return f"the engine could not be started: {state['error']}"
+    return f"the engine exited with code {state['exit_code']} during start-up; {_last_words(run.folder / LOG)}"
+
+
+def _last_words(log: Path) -> str:
+    lines = tail(log, LAST_LINES)
+    if not lines:
+        return f"it wrote nothing to {log}"
+    return "\n".join([f"the last lines of {log}:", *(f"    {line}" for line in lines)])
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last non-empty lines of a text file; none if it is missing."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 64_000))
+        text = file.read().decode(errors="replace")
+    return [line for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _taken(run_dir: Path, port: int) -> bool:
+    """Does somebody listen on the port who is not of this run?"""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0 and not _ours(run_dir, port)
+
+
+def _ours(run_dir: Path, port: int) -> bool:
+    """Does a process of the run listen on the port?"""
+    return any(_listens(p.pid, port) for p in _processes.of(run_dir))
+
+
+def _listens(pid: int, port: int) -> bool:
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
+
+
+def _outlived(run_dir: Path) -> str | None:
+    """Why a run with processes should have none; None if its lease lives, lapsed just now, or proves nothing."""
+    if not run_dir.parent.parent.is_dir():
+        return None
+    try:
+        at, why = lease.lapsed_at(lease.read(run_dir))
+    except (artifact.BrokenArtifact, KeyError, TypeError) as error:
+        return f"it has no lease: {error}"
+    return why if time.time() > at + STOPPING_S else None
+
+
+def _deployment(run: Run, argv: list[str], port: int, state: dict[str, Any]) -> dict[str, Any]:
+    ready_at = time.time()
+    return {
+        "format": 1,
+        "driver": "process",
+        "engine": run.arm.engine,
+        "url": f"http://{HOST}:{port}",
+        "model": run.arm.model.served_as,
+        "technique": run.technique,
+        "argv": argv,
+        "env": declared(run),
+        "versions": {"armwise": version("armwise"), **_gpu.versions()},
+        "image": None,
+        "engine_pid": state["pid"],
+        "pgid": state["pgid"],
+        "supervisor_pid": state["sid"],
+        "started_at": state["started_at"],
+        "ready_at": ready_at,
+        "start_s": ready_at - state["started_at"],
+        "log": str(run.folder / LOG),
+        "gpu_model": run.target.gpu_model or _gpu.model(),
+        "price_key": run.arm.price,
+        "dev_endpoints": True,
+    }
