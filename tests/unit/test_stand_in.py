@@ -1,25 +1,21 @@
 """The stand-in engine: what it says about itself is what was asked, and planted faults are what they say."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from stand_in.launch import Running, running
 
-ENGINE = Path(__file__).resolve().parents[1] / "stand_in" / "engine.py"
 CASE = {
     "query": "Who founded Acme?",
     "expected_calls": [{"name": "web_search", "arguments": {"query": "Acme founder"}}],
     "reference_answer": "The founder of Acme is Bob.",
 }
-Start = Callable[..., tuple[subprocess.Popen[str], httpx.Client]]
+Start = Callable[..., Running]
 
 
 @pytest.fixture
@@ -27,31 +23,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     cases = tmp_path / "golden_set" / "v1" / "cases.jsonl"
     cases.parent.mkdir(parents=True)
     cases.write_text(json.dumps(CASE))
-    started: list[tuple[subprocess.Popen[str], httpx.Client]] = []
+    with ExitStack() as stack:
 
-    def up(*flags: str, fault: str = "", **env: str) -> tuple[subprocess.Popen[str], httpx.Client]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        env = {"STAND_IN_FAULT": fault, "ARMWISE_ROOT": str(tmp_path), "VLLM_SERVER_DEV_MODE": "1", **env}
-        command = [sys.executable, str(ENGINE), "--model", "m", "--port", str(port), *flags]
-        process = subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True)
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
-        started.append((process, client))
-        deadline = time.monotonic() + 10
-        while process.poll() is None and time.monotonic() < deadline and "exit" not in fault:
-            try:
-                client.get("/health")
-                break
-            except httpx.ConnectError:
-                time.sleep(0.02)
-        return process, client
+        def up(*flags: str, **env: str) -> Running:
+            engine = running("--model", "m", *flags, log=tmp_path / "log", ARMWISE_ROOT=str(tmp_path), **env)
+            return stack.enter_context(engine)
 
-    yield up
-    for process, client in started:
-        client.close()
-        with process:
-            process.kill()
+        yield up
 
 
 def ask(client: httpx.Client, *said: dict[str, Any], **more: Any) -> httpx.Response:
@@ -60,7 +38,7 @@ def ask(client: httpx.Client, *said: dict[str, Any], **more: Any) -> httpx.Respo
 
 
 def test_plays_a_case_call_by_call_then_answers(start: Start) -> None:
-    _, client = start()
+    client = start().client
     first = ask(client).json()["choices"][0]
     call = first["message"]["tool_calls"][0]["function"]
     assert (first["finish_reason"], call["name"], json.loads(call["arguments"])) == (
@@ -74,7 +52,7 @@ def test_plays_a_case_call_by_call_then_answers(start: Start) -> None:
 
 
 def test_stream_carries_what_the_whole_answer_carries_and_counts_it(start: Start) -> None:
-    _, client = start("--enable-prompt-tokens-details")
+    client = start("--enable-prompt-tokens-details").client
     lines = ask(client, stream=True, stream_options={"include_usage": True}).text.split("\n\n")
     assert lines[-2] == "data: [DONE]"
     events = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
@@ -87,7 +65,7 @@ def test_stream_carries_what_the_whole_answer_carries_and_counts_it(start: Start
 
 
 def test_second_time_comes_from_the_cache_until_it_is_reset_or_salted(start: Start) -> None:
-    _, client = start("--enable-prompt-tokens-details")
+    client = start("--enable-prompt-tokens-details").client
 
     def cached(**more: Any) -> int:
         filler = {"role": "assistant", "content": "word " * 100}
@@ -101,45 +79,45 @@ def test_second_time_comes_from_the_cache_until_it_is_reset_or_salted(start: Sta
 
 
 def test_server_info_reflects_flags_and_an_ignored_one_shows_its_default(start: Start) -> None:
-    _, client = start("--max-num-seqs", "8", "--no-enable-prefix-caching", fault="ignore_flag:max-num-seqs")
+    client = start("--max-num-seqs", "8", "--no-enable-prefix-caching", fault="ignore_flag:max-num-seqs").client
     config = client.get("/server_info?config_format=json").json()["vllm_config"]
     assert config["scheduler_config"]["max_num_seqs"] == 128
     assert config["cache_config"]["enable_prefix_caching"] is False
 
 
 def test_key_is_asked_for(start: Start) -> None:
-    _, client = start(VLLM_API_KEY="k")
+    client = start(VLLM_API_KEY="k").client
     assert client.get("/v1/models").status_code == 401
     assert client.get("/v1/models", headers={"Authorization": "Bearer k"}).json()["data"][0]["id"] == "m"
 
 
 def test_exit_at_start(start: Start) -> None:
-    process, _ = start(fault="exit_at_start")
-    assert process.wait(10) == 1
-    assert "told to exit" in process.communicate()[0]
+    engine = start(fault="exit_at_start")
+    assert engine.process.wait(10) == 1
+    assert "told to exit" in engine.log.read_text()
 
 
 def test_dies_after_its_requests(start: Start) -> None:
-    process, client = start(fault="die_after:1")
-    assert ask(client).status_code == 200
+    engine = start(fault="die_after:1")
+    assert ask(engine.client).status_code == 200
     with pytest.raises(httpx.TransportError):
-        ask(client)
-    assert process.wait(10) == 137
+        ask(engine.client)
+    assert engine.process.wait(10) == 137
 
 
 def test_answers_503_at_the_ratio(start: Start) -> None:
-    _, client = start(fault="http_503:0.5", STAND_IN_TTFT_MS="0", STAND_IN_TPOT_MS="0")
+    client = start(fault="http_503:0.5", STAND_IN_TTFT_MS="0", STAND_IN_TPOT_MS="0").client
     assert [ask(client).status_code for _ in range(4)] == [200, 503, 200, 503]
 
 
 def test_truncated_stream_has_no_end(start: Start) -> None:
-    _, client = start(fault="truncated")
+    client = start(fault="truncated").client
     with pytest.raises(httpx.RemoteProtocolError):
         ask(client, stream=True)
 
 
 def test_rubbish_arguments_are_not_json(start: Start) -> None:
-    _, client = start(fault="rubbish_json")
+    client = start(fault="rubbish_json").client
     call = ask(client).json()["choices"][0]["message"]["tool_calls"][0]["function"]
     with pytest.raises(ValueError):
         json.loads(call["arguments"])
