@@ -57,6 +57,7 @@ class Plan(Document):
     slos: list[str] = []
     gate: Gate = Gate()
     budget: Budget = Budget()
+    max_failure_ratio: float = Field(default=0.05, ge=0, le=1)  # of a tier's requests; beyond it the run is invalid
     spend_cap_usd: float | None = Field(default=None, gt=0)
     fail_on: list[Literal["slo_fail", "gate_fail", "invalid"]] = []
 

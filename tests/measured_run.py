@@ -116,7 +116,7 @@ def request(number: int, *, tier: str, arm: str, sent_s: float, ttft_ms: float, 
     return {
         "request_id": f"{tier}-{number}",
         "tier": tier,
-        "level": 0,
+        "level": 1,
         "users": 4,
         "user": number % 4,
         "technique": arm,
@@ -169,7 +169,7 @@ def _task(task_id: str, number: int, arm: str, start_s: float, is_warmup: bool) 
     return {
         "task_id": task_id,
         "tier": "agent",
-        "level": 0,
+        "level": 1,
         "users": 4,
         "user": number % 4,
         "technique": arm,

@@ -63,7 +63,7 @@ def _levels(run: Run) -> Levels:
     """Rows by tier, kind and level. A planned level without rows is there and empty."""
     found: Levels = {}
     for tier in TIERS:
-        planned = range(len(getattr(run.plan.tiers, tier).levels))
+        planned = range(1, 1 + len(getattr(run.plan.tiers, tier).levels))
         for kind, file in (("request", "requests"), ("task", "tasks")):
             by_level: dict[int, Rows] = {level: [] for level in planned}
             for row in rows.read(run.folder, tier, file):  # type: ignore[arg-type]
@@ -175,7 +175,8 @@ def _sustained(run: Run, levels: Levels, verdicts: list[Document]) -> Document:
     level, reason = _best_level(run, verdicts)
     if level is None:
         return _cost(run, "sustained", reason=reason)
-    window_s, tasks = _steady(levels["agent", "task"].get(level, []), run.plan.tiers.agent.levels[level].duration_s)
+    offered = run.plan.tiers.agent.levels[level - 1]
+    window_s, tasks = _steady(levels["agent", "task"].get(level, []), offered.duration_s)
     price = run.price.usd_per_hour
     if isinstance(price, str):
         return _cost(run, "sustained", tasks=tasks, gpu_s=window_s, reason=_no_price(run))
@@ -187,13 +188,13 @@ def _sustained(run: Run, levels: Levels, verdicts: list[Document]) -> Document:
 def _best_level(run: Run, verdicts: list[Document]) -> tuple[int | None, str]:
     """The level with most users where no SLO of the agent tier is broken, and in words how sure that is."""
     ours = [verdict for verdict in verdicts if verdict["tier"] == "agent"]
-    planned = run.plan.tiers.agent.levels
-    for level in sorted(range(len(planned)), key=lambda number: -planned[number].users):
+    users = {number: offered.users for number, offered in enumerate(run.plan.tiers.agent.levels, start=1)}
+    for level in sorted(users, key=lambda number: -users[number]):
         here = [verdict for verdict in ours if verdict["level"] == level]
         if any(verdict["verdict"] == "FAIL" for verdict in here):
             continue
         unsure = [verdict["slo"] for verdict in here if verdict["verdict"] != "PASS"]
-        at = f"at {planned[level].users} users"
+        at = f"at {users[level]} users"
         if unsure:
             return level, f"SLO inconclusive {at}: {', '.join(unsure)}"
         kept = ", ".join(verdict["slo"] for verdict in here)
