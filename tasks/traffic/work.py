@@ -4,6 +4,7 @@ Which cases a user plays depends on the plan's seed, tier, level and seat alone,
 same order. Cases that some model is known to fail are left out, for every arm alike.
 """
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,10 +120,15 @@ def agent(seat: Seat, *, t_intended_ns: int) -> bool:
     return played.failure != "request"
 
 
-def rehearse(case: golden.Case) -> None:
-    """Play a case without any server: what the first play loads and compiles must not be measured."""
+def rehearse(cases: Sequence[golden.Case]) -> None:
+    """Play cases without any server: what the first play loads and compiles must not be measured."""
     row = {"failure": None, "failure_detail": None, "is_aborted": False}
-    graph.play(case, ask=lambda *_: stream.Answer(row, "I could not find it.", "", []))
+    for case in cases:
+        answers = [stream.Answer(row, case.reference_answer, "", [])]
+        for call in reversed(case.expected_calls):
+            said = {"id": "rehearsal", "name": call.name, "arguments": json.dumps(call.arguments)}
+            answers.append(stream.Answer(row, "", "", [said]))
+        golden.judge(case, graph.play(case, ask=lambda *_, left=answers: left.pop()))  # type: ignore[misc]
 
 
 def _call(

@@ -1,0 +1,81 @@
+"""How a tier is getting on, read from its own rows: the spool is the only word between client and stage.
+
+Rows are stamped by the monotonic clock, which is one for all processes of a machine.
+"""
+
+import json
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.plan import Tier
+
+WINDOW_S = 10.0
+
+
+@dataclass
+class Progress:
+    """Follows one spool. `ends` holds (end in ns, is good) of the rows that ended within the last WINDOW_S."""
+
+    path: Path
+    plan: Tier
+    offset: int = 0
+    rest: bytes = b""
+    level: int = 0
+    level_began_at: float = 0.0
+    done: int = 0
+    failed: int = 0
+    aborted: int = 0
+    last_failure: str | None = None
+    ends: deque[tuple[int, bool]] = field(default_factory=deque)
+
+    def read(self) -> None:
+        """Take in what was appended since the last time."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        self.offset += len(new)
+        *lines, self.rest = (self.rest + new).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        oldest_ns = time.monotonic_ns() - int(WINDOW_S * 1e9)
+        while self.ends and self.ends[0][0] < oldest_ns:
+            self.ends.popleft()
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if row["level"] > self.level:
+            self.level, self.level_began_at = row["level"], row["sent_at"]
+        if row["is_aborted"]:
+            self.aborted += 1
+            return
+        self.done += 1
+        self.failed += row["failure"] is not None
+        if row["failure"]:
+            self.last_failure = f"{row['failure']}: {row['failure_detail']}"
+        self.ends.append((row["t_end_ns"], row["failure"] is None))
+
+    def is_hopeless(self, *, at_least: int) -> bool:
+        """Whether every call of the whole window failed, and there were enough of them."""
+        spans_ns = self.ends[-1][0] - self.ends[0][0] if self.ends else 0
+        return spans_ns > 0.8 * WINDOW_S * 1e9 and len(self.ends) >= at_least and not any(good for _, good in self.ends)
+
+    def left_s(self) -> float:
+        """Seconds of offered load that are left, drains not counted."""
+        number = max(self.level, 1)
+        gone_s = time.time() - self.level_began_at if self.level else 0.0
+        here_s = max(self.plan.levels[number - 1].duration_s - gone_s, 0.0)
+        return here_s + sum(level.duration_s for level in self.plan.levels[number:])
+
+    def says(self) -> str:
+        """One line for people."""
+        number = max(self.level, 1)
+        users = self.plan.levels[number - 1].users
+        return (
+            f"level {number}/{len(self.plan.levels)}, {users} users: {self.done} calls done "
+            f"({len(self.ends) / WINDOW_S:.1f}/s), {self.failed} failed, {self.left_s():.0f} s left"
+        )

@@ -1,0 +1,127 @@
+"""What engine and gateway say about themselves while a tier runs: /metrics, once a second, as long rows.
+
+Each row is {at, source, name, labels, value}: seconds since the epoch, `engine` or `gateway`, our name of the metric
+(from the engine's METRICS; the gateway's own names), its labels as JSON text, its value. A scrape that failed is a row
+too, named `scrape_failed`, with the reason in its labels. Histogram buckets are left out.
+
+The scraping thread lives in the stage's process, not in Locust's: parsing must not delay the client's stamps.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.engines import _http
+from tasks.traffic.spool import Spool, SpoolBroken
+
+EVERY_S = 1.0
+TIMEOUT_S = 2.0
+GATEWAY_PREFIX = "armwise_gateway_"
+LEFT_OUT = ("_bucket", "_created")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """`names` maps what the source calls a metric to what we call it; None: all of the gateway's own."""
+
+    source: str
+    url: str
+    key: str | None = field(default=None, repr=False)
+    names: Mapping[str, str] | None = None
+
+
+@dataclass
+class Scraped:
+    """What became of it, so far."""
+
+    samples: int = 0
+    failed: int = 0
+    fault: str | None = None  # why rows could not be written
+    start_times: set[float] = field(default_factory=set)  # of the engine's process
+
+
+def sources(deployment: Mapping[str, Any], key: str | None, metrics: Mapping[str, str]) -> list[Source]:
+    """The engine (if it has metrics that we know) and the gateway of a deployment."""
+    names = {theirs: ours for ours, theirs in metrics.items()}
+    engine = [Source("engine", f"{deployment['url']}/metrics", key, names)] if names else []
+    return [*engine, Source("gateway", f"{deployment['gateway_url']}/metrics")]
+
+
+def once(source: Source) -> list[Row]:
+    """One scrape of one source. Never raises: a failure is a row."""
+    at = time.time()
+    try:
+        samples = _samples(_http.get(source.url, source.key, timeout_s=TIMEOUT_S), source)
+    except _http.FAULTS as error:
+        reason = json.dumps({"error": (str(error) or type(error).__name__)[:200]})
+        return [{"at": at, "source": source.source, "name": "scrape_failed", "labels": reason, "value": 1.0}]
+    return [{"at": at, "source": source.source} | sample for sample in samples]
+
+
+def value(rows: list[Row], name: str) -> float | None:
+    """Sum of one metric over its labels, or None if it is not there."""
+    found = [row["value"] for row in rows if row["name"] == name]
+    return sum(found) if found else None
+
+
+@contextmanager
+def running(path: Path, scraped_from: list[Source]) -> Iterator[Scraped]:
+    """Scrape into path once a second while the block runs, and once before and once after."""
+    spool, scraped, ended = Spool(path), Scraped(), threading.Event()
+
+    def scrape() -> None:
+        for source in scraped_from:
+            _store(spool, scraped, once(source))
+
+    def keep_on() -> None:
+        due = time.monotonic()
+        while True:
+            due = max(due + EVERY_S, time.monotonic())
+            if ended.wait(due - time.monotonic()):
+                return
+            scrape()
+
+    scrape()
+    thread = threading.Thread(target=keep_on, name="scrape", daemon=True)
+    thread.start()
+    try:
+        yield scraped
+    finally:
+        ended.set()
+        thread.join(timeout=len(scraped_from) * (TIMEOUT_S + 1))
+        scrape()
+        spool.close()
+
+
+def _store(spool: Spool, scraped: Scraped, rows: list[Row]) -> None:
+    scraped.samples += 1
+    scraped.failed += any(row["name"] == "scrape_failed" for row in rows)
+    scraped.start_times |= {row["value"] for row in rows if row["name"] == "process_start_time"}
+    try:
+        for row in rows:
+            spool.append(row)
+    except SpoolBroken as error:
+        scraped.fault = str(error)
+
+
+def _samples(text: str, source: Source) -> Iterator[Row]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    wanted = "\n".join(line for line in text.splitlines() if _is_wanted(line, source))
+    for family in text_string_to_metric_families(wanted + "\n"):
+        for sample in family.samples:
+            name = source.names[sample.name] if source.names else sample.name
+            yield {"name": name, "labels": json.dumps(sample.labels, sort_keys=True), "value": sample.value}
+
+
+def _is_wanted(line: str, source: Source) -> bool:
+    name = line.partition("{")[0].partition(" ")[0]
+    if source.names is not None:
+        return name in source.names
+    return name.startswith(GATEWAY_PREFIX) and not name.endswith(LEFT_OUT)
