@@ -79,7 +79,8 @@ def load(name: str) -> Arm:
     """Read one arm and check it against its engine's flags and its control. Raises UnknownName, InvalidDocument."""
     path = catalog.path_of(folder(), name, ".yaml")
     arm = read(path, Arm)
-    faults = [f"{path}: {fault}" for fault in [*_engine_faults(arm), *_control_faults(name, arm)]]
+    unknown = _unknown_flags(arm)
+    faults = [f"{path}: {fault}" for fault in [*unknown.values(), *_control_faults(name, arm, besides=set(unknown))]]
     if faults:
         raise InvalidDocument("\n".join(faults))
     return arm
@@ -109,17 +110,18 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _engine_faults(arm: Arm) -> list[str]:
+def _unknown_flags(arm: Arm) -> dict[str, str]:
+    """Dotted key -> what is wrong with it, for flags that the engine has not or that an arm must say elsewhere."""
     engine = catalog.module_of(engines, arm.engine)
     known: frozenset[str] = engine.flag_names()
     owned: dict[str, str] = getattr(engine, "OWNED", {})  # flags that are said elsewhere
-    return [
-        f"flags.{flag}: not a flag of an arm; {owned[flag]}"
+    return {
+        f"flags.{flag}": f"flags.{flag}: not a flag of an arm; {owned[flag]}"
         if flag in owned
         else f"flags.{flag}: not a flag of {arm.engine}{_nearest(flag, known)}"
         for flag in arm.flags
         if flag not in known
-    ]
+    }
 
 
 def _nearest(flag: str, known: frozenset[str]) -> str:
@@ -129,7 +131,8 @@ def _nearest(flag: str, known: frozenset[str]) -> str:
     return f"; near: {', '.join(close)}" if close else f"; see {len(known)} known flags with `armwise arms --flags`"
 
 
-def _control_faults(name: str, arm: Arm) -> list[str]:
+def _control_faults(name: str, arm: Arm, *, besides: set[str]) -> list[str]:
+    """Differences from the control that nothing declares. `besides` are keys whose fault is told already."""
     if arm.control is None:
         return []
     if arm.control == name:
@@ -138,9 +141,10 @@ def _control_faults(name: str, arm: Arm) -> list[str]:
         control = read(catalog.path_of(folder(), arm.control, ".yaml"), Arm)
     except catalog.UnknownName as error:
         return [f"control: {error}"]
-    found, allowed = differences(arm, control), {*arm.varies, *arm.companions}
+    found, allowed = differences(arm, control), {*arm.varies, *arm.companions, *besides}
     extra = [
-        f"{key}: {b!r} differs from {a!r} in control {arm.control}, and varies does not name it (one variable at a time)"
+        f"{key}: {b!r} differs from {a!r} in control {arm.control}, and varies does not name it"
+        " (one variable at a time)"
         for key, (a, b) in found.items()
         if key not in allowed
     ]

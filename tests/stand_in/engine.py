@@ -195,7 +195,8 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/v1/models":
             self.send(200, {"object": "list", "data": [{"id": engine.model, "object": "model"}]})
         elif path == "/server_info" and engine.env.get("VLLM_SERVER_DEV_MODE") == "1":
-            self.send(200, {"vllm_config": engine.vllm_config(), "vllm_env": {}, "system_env": {}})
+            shown = {k: v for k, v in engine.env.items() if k.startswith("VLLM_") and "KEY" not in k}
+            self.send(200, {"vllm_config": engine.vllm_config(), "vllm_env": shown, "system_env": {}})
         else:
             self.send(404, {"detail": "Not Found"})
 
