@@ -61,6 +61,7 @@ class Played:
     tool_calls: int = 0  # asked for by the model, malformed ones included
     failure: str | None = None
     failure_detail: str | None = None
+    request_failure: str | None = None  # a key of record.FAILURES, where failure is `request`
     is_aborted: bool = False
 
     def fail(self, failure: str, detail: str) -> None:
@@ -95,6 +96,7 @@ class AskedModel(BaseChatModel):
         session.played.steps += 1
         answer = session.ask([wire(m) for m in messages], session.tools, session.played.steps)
         if kind := answer.row.get("failure"):
+            session.played.request_failure = kind
             session.played.fail("request", f"step {session.played.steps}: {kind}: {answer.row.get('failure_detail')}")
         session.played.is_aborted = bool(answer.row.get("is_aborted"))
         session.is_over = bool(kind) or session.played.is_aborted
@@ -204,7 +206,7 @@ def _result(session: Session, number: int, function: dict[str, str]) -> str:
             session.is_over = True
             return json.dumps({"error": "the same call was made before"})
         result = toolbox.call(name, parsed, session.desk)
-    except toolbox.BadCall as error:
+    except (toolbox.BadCall, RecursionError) as error:
         played.fail("malformed_call", str(error)[:300])
         return json.dumps({"error": str(error)[:300]})
     played.calls.append(call)

@@ -95,7 +95,9 @@ def _misfit(key: str, value: Any, properties: dict[str, dict[str, Any]]) -> str 
         return f"{key[:80]}: not a parameter; known: {', '.join(properties)}"
     wanted = next(kind for kind, name in _JSON_TYPES.items() if name == properties[key]["type"])
     if type(value) is not wanted:
-        return f"{key}: must be {properties[key]['type']}, found {str(value)[:80]!r}"
+        return f"{key}: must be {properties[key]['type']}, found {type(value).__name__}"
+    if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
+        return f"{key}: must be text that can be encoded"  # half of a surrogate pair, which no engine takes back
     allowed = properties[key].get("enum")
     if allowed and value not in allowed:
         return f"{key}: must be one of {', '.join(allowed)}, found {str(value)[:80]!r}"
