@@ -50,6 +50,7 @@ OWNED = {  # flags that an arm does not write, and what to do instead
 }
 ENGINE_LINE = {  # words of the log's "Initializing a V1 LLM engine" line -> place in the configuration
     "model": "model_config.model",
+    "speculative_config": "speculative_config",
     "dtype": "model_config.dtype",
     "max_seq_len": "model_config.max_model_len",
     "revision": "model_config.revision",
@@ -230,8 +231,10 @@ def _without_copies(config: dict[str, Any]) -> dict[str, Any]:
 def _partial(metrics: str, text: str) -> dict[str, Any]:
     """What the metric vllm:cache_config_info and the log's line of engine settings show of the configuration."""
     line = re.search(r"Initializing a V1 LLM engine .*? with config: (.*)", text)
-    words = dict(re.findall(r"(\w+)=('[^']*'|[^,\s]+)", line[1])) if line else {}
-    config = {path: words[word].strip("'") for word, path in ENGINE_LINE.items() if word in words}
+    words: dict[str, str | None] = {}
+    for word, value in re.findall(r"(\w+)=('[^']*'|[^,\s]+)", line[1]) if line else ():
+        words.setdefault(word, None if value == "None" else value.strip("'"))  # nested words come later
+    config: dict[str, Any] = {path: words[word] for word, path in ENGINE_LINE.items() if word in words}
     labels = next((labels for name, labels, _ in _samples(metrics) if name == "vllm:cache_config_info"), {})
     return config | {f"cache_config.{name}": value for name, value in labels.items() if name != "engine"}
 
@@ -257,14 +260,20 @@ def _arguments(text: str) -> dict[str, Any] | None:
 
 
 def _weights(config: dict[str, Any], text: str) -> tuple[int, str] | None:
-    """The log says it on a GPU (per worker, drafts included); on a CPU it does not, and the folder is counted."""
+    """The log says it on a GPU (per worker, drafts included); on a CPU it does not, and the folders of model and draft are counted."""
     loaded = re.findall(r"Model loading took ([\d.]+) GiB", text)
     if loaded:
         return round(sum(map(float, loaded)) * 2**30), "log: Model loading took"
     dtype = str(config.get("model_config.dtype", "")).removeprefix("torch.")
-    folder = Path(str(config.get("model_config.model", "")))
     is_quantized = str(config.get("model_config.quantization")) != "None"
-    return checkpoint_bytes(folder, None if is_quantized else dtype) if folder.is_dir() else None
+    folders = [Path(str(config.get(key, ""))) for key in ("model_config.model", "speculative_config.model")]
+    counted = [
+        checkpoint_bytes(folder, None if is_quantized else dtype)
+        for folder in folders
+        if folder.is_dir() and folder != Path()
+    ]
+    found = [count for count in counted if count is not None]
+    return (sum(size for size, _ in found), found[0][1]) if found else None
 
 
 def _kv_pool_tokens(config: dict[str, Any], text: str) -> int | None:

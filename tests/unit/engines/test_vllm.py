@@ -207,6 +207,24 @@ def test_weights_are_counted_in_the_folder_where_the_log_has_no_line(tmp_path: P
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
     config = {"model_config.model": str(tmp_path), "model_config.dtype": "torch.float32"}
     assert vllm._weights(config, "") == (48, "parameters of the model folder x 4 (float32)")
+    drafted = config | {"speculative_config.model": str(tmp_path)}
+    assert vllm._weights(drafted, "") == (96, "parameters of the model folder x 4 (float32)")
+    assert vllm._weights(config | {"speculative_config.model": "ngram"}, "") == vllm._weights(config, "")
     quantized = config | {"model_config.quantization": "fp8"}
     assert vllm._weights(quantized, "") == (24, "bytes of the model folder's tensors")
     assert vllm._weights({"model_config.model": str(tmp_path / "none")}, "") is None
+
+
+def test_the_log_tells_speculation_off_from_speculation_not_shown(tmp_path: Path) -> None:
+    arm = an_arm(speculative_config={"method": "ngram"})
+    shown = "speculative_config=SpeculativeConfig(method='ngram', model=None, num_spec_tokens=4)"
+    for text, model, counts in (
+        (LOG, "model", (1, 0)),
+        (LOG.replace("speculative_config=None", shown), "model", (0, 1)),
+    ):
+        config = vllm._partial("", text)
+        assert config["model_config.model"] == model
+        found = seen(config) | {"source": "metrics+log"}
+        differences, unverified = vllm.compare(arm, found)
+        flags = [[row["flag"] for row in rows] for rows in (differences, unverified)]
+        assert tuple(rows.count("flags.speculative-config.method") for rows in flags) == counts
