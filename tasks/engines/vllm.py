@@ -260,7 +260,7 @@ def _arguments(text: str) -> dict[str, Any] | None:
 
 
 def _weights(config: dict[str, Any], text: str) -> tuple[int, str] | None:
-    """The log says it on a GPU (per worker, drafts included); on a CPU it does not, and the folders of model and draft are counted."""
+    """Weights held, drafts included. The log says it on a GPU, per worker; on a CPU the model folders are counted."""
     loaded = re.findall(r"Model loading took ([\d.]+) GiB", text)
     if loaded:
         return round(sum(map(float, loaded)) * 2**30), "log: Model loading took"
