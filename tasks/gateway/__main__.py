@@ -25,7 +25,7 @@ import uvicorn
 
 from tasks import artifact
 from tasks.document import InvalidDocument
-from tasks.gateway.app import create
+from tasks.gateway.app import Limits, create
 
 GRACE_S = 5
 KEEP_ALIVE_S = 75  # agents think and use tools between calls: a connection closed under them would count as a failure
@@ -38,6 +38,7 @@ class CannotStart(Exception):
 def main(argv: list[str] | None = None) -> int:
     """Run until stopped. Returns the exit code: 0 after a stop, 2 if it could not start."""
     options = _parser().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="gateway: %(levelname)s: %(message)s")
     try:
         serve(options.state.resolve(), options.host, options.port)
     except (CannotStart, artifact.BrokenArtifact, InvalidDocument, OSError) as error:
@@ -51,24 +52,24 @@ def serve(state: Path, host: str, port: int) -> None:
     state.mkdir(parents=True, exist_ok=True)
     _raise_file_limit()
     with _locked(state), _bound(host, port) as listener:
-        server = _server(state)
-        url = _url(listener)
+        running = server(state)
+        url = url_of(listener)
         artifact.write(state / "address.json", {"url": url, "pid": os.getpid()})
         print(f"gateway: {url} (state: {state})", file=sys.stderr, flush=True)
         # uvicorn catches these while it serves and raises them again when it is done; then they only say "done".
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         try:
-            server.run(sockets=[listener])
+            running.run(sockets=[listener])
         finally:
             (state / "address.json").unlink(missing_ok=True)
 
 
-def _server(state: Path) -> uvicorn.Server:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="gateway: %(levelname)s: %(message)s")
+def server(state: Path, limits: Limits | None = None) -> uvicorn.Server:
+    """uvicorn as the gateway needs it, over one state folder. Raises BrokenArtifact, InvalidDocument."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     config = uvicorn.Config(
-        create(state),
+        create(state, limits=limits or Limits()),
         http="httptools",
         loop="uvloop",
         lifespan="on",
@@ -109,13 +110,13 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise CannotStart(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; --port 0 takes a free one"
-        ) from error
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise CannotStart(f"cannot listen on {host}:{port}: {why}; --port 0 takes a free one") from error
 
 
-def _url(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
+    """Where a listening socket is reached from this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{host}:{port}"
