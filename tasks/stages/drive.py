@@ -133,7 +133,7 @@ def _document(run_dir: Path, tier: str, note: dict[str, Any], failure: str | Non
         "failure": failure,
         "levels": artifact.read(client)["levels"] if client.exists() else [],
         "counts": _counts(run_dir, tier),
-        "engine_restarted": len(starts) > 1 if starts else None,
+        "engine_restarted": len({round(start, 1) for start in starts}) > 1 if starts else None,
         "scrape": {"samples": scraped.samples, "failed": scraped.failed, "fault": scraped.fault},
     }
 

@@ -41,7 +41,7 @@ def drained(engine: scrape.Source | None, *, deadline_s: float = DRAIN_S) -> boo
     until = time.monotonic() + deadline_s
     while engine is not None:
         rows = scrape.once(engine)
-        counts = [scrape.value(rows, name) for name in ("requests_running", "requests_waiting")]
+        counts = [scrape.value(rows, engine, name) for name in ("requests_running", "requests_waiting")]
         if counts[0] is None or not any(counts):
             return None if counts[0] is None else True
         if time.monotonic() > until:

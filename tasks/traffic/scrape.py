@@ -1,8 +1,8 @@
 """What engine and gateway say about themselves while a tier runs: /metrics, once a second, as long rows.
 
-Each row is {at, source, name, labels, value}: seconds since the epoch, `engine` or `gateway`, our name of the metric
-(from the engine's METRICS; the gateway's own names), its labels as JSON text, its value. A scrape that failed is a row
-too, named `scrape_failed`, with the reason in its labels. Histogram buckets are left out.
+Each row is {at, source, name, labels, value}: seconds since the epoch, `engine` or `gateway`, the source's own name of
+the metric (of an engine: those in its METRICS), its labels as JSON text, its value. A scrape that failed is a row too,
+named `scrape_failed`, with the reason in its labels. Histogram buckets are left out.
 
 The scraping thread lives in the stage's process, not in Locust's: parsing must not delay the client's stamps.
 """
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Source:
-    """`names` maps what the source calls a metric to what we call it; None: all of the gateway's own."""
+    """`names` maps what we call a metric to what the source calls it; None: all of the gateway's own."""
 
     source: str
     url: str
@@ -48,8 +48,7 @@ class Scraped:
 
 def sources(deployment: Mapping[str, Any], key: str | None, metrics: Mapping[str, str]) -> list[Source]:
     """The engine (if it has metrics that we know) and the gateway of a deployment."""
-    names = {theirs: ours for ours, theirs in metrics.items()}
-    engine = [Source("engine", f"{deployment['url']}/metrics", key, names)] if names else []
+    engine = [Source("engine", f"{deployment['url']}/metrics", key, metrics)] if metrics else []
     return [*engine, Source("gateway", f"{deployment['gateway_url']}/metrics")]
 
 
@@ -57,16 +56,17 @@ def once(source: Source) -> list[Row]:
     """One scrape of one source. Never raises: a failure is a row."""
     at = time.time()
     try:
-        samples = _samples(_http.get(source.url, source.key, timeout_s=TIMEOUT_S), source)
-    except _http.FAULTS as error:
+        samples = list(_samples(_http.get(source.url, source.key, timeout_s=TIMEOUT_S), source))
+    except (*_http.FAULTS, LookupError) as error:  # the parser of broken text
         reason = json.dumps({"error": (str(error) or type(error).__name__)[:200]})
         return [{"at": at, "source": source.source, "name": "scrape_failed", "labels": reason, "value": 1.0}]
     return [{"at": at, "source": source.source} | sample for sample in samples]
 
 
-def value(rows: list[Row], name: str) -> float | None:
+def value(rows: list[Row], source: Source, ours: str) -> float | None:
     """Sum of one metric over its labels, or None if it is not there."""
-    found = [row["value"] for row in rows if row["name"] == name]
+    theirs = (source.names or {}).get(ours)
+    found = [row["value"] for row in rows if row["name"] == theirs]
     return sum(found) if found else None
 
 
@@ -77,7 +77,7 @@ def running(path: Path, scraped_from: list[Source]) -> Iterator[Scraped]:
 
     def scrape() -> None:
         for source in scraped_from:
-            _store(spool, scraped, once(source))
+            _store(spool, scraped, source, once(source))
 
     def keep_on() -> None:
         due = time.monotonic()
@@ -99,10 +99,11 @@ def running(path: Path, scraped_from: list[Source]) -> Iterator[Scraped]:
         spool.close()
 
 
-def _store(spool: Spool, scraped: Scraped, rows: list[Row]) -> None:
+def _store(spool: Spool, scraped: Scraped, source: Source, rows: list[Row]) -> None:
     scraped.samples += 1
     scraped.failed += any(row["name"] == "scrape_failed" for row in rows)
-    scraped.start_times |= {row["value"] for row in rows if row["name"] == "process_start_time"}
+    started_at = value(rows, source, "process_start_time")
+    scraped.start_times |= set() if started_at is None else {started_at}
     try:
         for row in rows:
             spool.append(row)
@@ -116,12 +117,11 @@ def _samples(text: str, source: Source) -> Iterator[Row]:
     wanted = "\n".join(line for line in text.splitlines() if _is_wanted(line, source))
     for family in text_string_to_metric_families(wanted + "\n"):
         for sample in family.samples:
-            name = source.names[sample.name] if source.names else sample.name
-            yield {"name": name, "labels": json.dumps(sample.labels, sort_keys=True), "value": sample.value}
+            yield {"name": sample.name, "labels": json.dumps(sample.labels, sort_keys=True), "value": sample.value}
 
 
 def _is_wanted(line: str, source: Source) -> bool:
     name = line.partition("{")[0].partition(" ")[0]
     if source.names is not None:
-        return name in source.names
+        return name in source.names.values()
     return name.startswith(GATEWAY_PREFIX) and not name.endswith(LEFT_OUT)

@@ -128,7 +128,7 @@ def rehearse(cases: Sequence[golden.Case]) -> None:
         for call in reversed(case.expected_calls):
             said = {"id": "rehearsal", "name": call.name, "arguments": json.dumps(call.arguments)}
             answers.append(stream.Answer(row, "", "", [said]))
-        golden.judge(case, graph.play(case, ask=lambda *_, left=answers: left.pop()))  # type: ignore[misc]
+        golden.judge(case, graph.play(case, ask=lambda *_, left=answers: left.pop()))
 
 
 def _call(

@@ -4,10 +4,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from stand_in.scripted import Scripted, scripting
 
 from tasks import metrics, record
 from tasks.traffic import stream
@@ -15,6 +16,12 @@ from tasks.traffic import stream
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = SSE + b"Transfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = SSE + b"Connection: close\r\n\r\n"
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[..., Scripted]]:
+    with scripting() as start:
+        yield start
 
 
 def event(content: Any) -> bytes:
@@ -41,7 +48,7 @@ def call(url: str, **more: Any) -> stream.Answer:
     return stream.call(endpoint, {"messages": []}, request_id="r1", timeout_s=more.pop("timeout_s", 5), **more)
 
 
-def test_the_row_and_the_request(scripted: Callable[..., Any]) -> None:
+def test_the_row_and_the_request(scripted: Callable[..., Scripted]) -> None:
     server = scripted([(0, WHOLE)])
     answer = call(server.url, task_id="t1", step=2, t_intended_ns=5)
     assert (answer.content, answer.row["failure"], answer.row["status"]) == ("Hi", None, 200)
@@ -61,7 +68,7 @@ def test_the_row_and_the_request(scripted: Callable[..., Any]) -> None:
     assert (asked["stream"], asked["stream_options"], asked["model"]) == (True, {"include_usage": True}, "tiny")
 
 
-def test_times_are_those_of_the_server(scripted: Callable[..., Any]) -> None:
+def test_times_are_those_of_the_server(scripted: Callable[..., Scripted]) -> None:
     waits = [0.0, 0.06, 0.03, 0.09, 0.02]
     parts = [CHUNKED, *(chunk(word(w)) for w in "abcd")]
     server = scripted([*zip(waits, parts, strict=True), (0.05, chunk(END) + chunk(b""))])
@@ -80,7 +87,7 @@ def test_times_are_those_of_the_server(scripted: Callable[..., Any]) -> None:
     assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=5)  # usage says 6
 
 
-def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
     server = scripted([(0, CHUNKED), (0.05, chunk(word("a"))), (0.05, chunk(word("b"))), (0, chunk(END) + chunk(b""))])
     real = stream.events.listen
 
@@ -126,7 +133,7 @@ FAULTS: list[tuple[str, list[tuple[float, bytes]], str, int | None]] = [
 
 @pytest.mark.parametrize(("kind", "play", "says", "status"), FAULTS)
 def test_every_fault_of_a_server_is_a_row(
-    scripted: Callable[..., Any], kind: str, play: Any, says: str, status: int | None
+    scripted: Callable[..., Scripted], kind: str, play: Any, says: str, status: int | None
 ) -> None:
     row = call(scripted(play).url, timeout_s=1, idle_s=0.3).row
     assert (row["failure"], row["status"], row["is_aborted"]) == (kind, status, False)
@@ -161,7 +168,7 @@ def test_nobody_listens() -> None:
     assert url in row["failure_detail"]
 
 
-def test_the_overall_deadline_holds_although_bytes_flow(scripted: Callable[..., Any]) -> None:
+def test_the_overall_deadline_holds_although_bytes_flow(scripted: Callable[..., Scripted]) -> None:
     server = scripted([(0, CHUNKED), *((0.05, chunk(word("a"))) for _ in range(60))])
     began = time.monotonic()
     row = call(server.url, timeout_s=0.5).row
@@ -170,12 +177,12 @@ def test_the_overall_deadline_holds_although_bytes_flow(scripted: Callable[..., 
     assert 3 < row["chunks"] < 12
 
 
-def test_waiting_for_the_first_byte_is_not_silence(scripted: Callable[..., Any]) -> None:
+def test_waiting_for_the_first_byte_is_not_silence(scripted: Callable[..., Scripted]) -> None:
     assert call(scripted([(0.6, WHOLE)]).url, idle_s=0.2).row["failure"] is None
 
 
 def test_done_without_an_end_of_the_body_is_a_good_answer(
-    scripted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "LINGER_S", 0.2)
     began = time.monotonic()
@@ -184,7 +191,7 @@ def test_done_without_an_end_of_the_body_is_a_good_answer(
     assert time.monotonic() - began < 1
 
 
-def test_a_cut_call_is_aborted_and_no_failure(scripted: Callable[..., Any]) -> None:
+def test_a_cut_call_is_aborted_and_no_failure(scripted: Callable[..., Scripted]) -> None:
     server = scripted([(0, CHUNKED + chunk(word("a"))), (3, chunk(END))])
     cut_at = time.monotonic() + 0.3
     row = call(server.url, is_cut=lambda: time.monotonic() > cut_at).row
@@ -192,7 +199,7 @@ def test_a_cut_call_is_aborted_and_no_failure(scripted: Callable[..., Any]) -> N
     assert time.monotonic() - cut_at < 0.5
 
 
-def test_connections_are_kept_and_replaced_when_closed(scripted: Callable[..., Any]) -> None:
+def test_connections_are_kept_and_replaced_when_closed(scripted: Callable[..., Scripted]) -> None:
     server = scripted([(0, WHOLE)], [(0, WHOLE)], [(0, WHOLE)], keep=True)
     endpoint = stream.Endpoint(server.url, "a", "m")
     assert [call("", endpoint=endpoint).row["failure"] for _ in range(3)] == [None] * 3
@@ -206,7 +213,7 @@ def test_connections_are_kept_and_replaced_when_closed(scripted: Callable[..., A
     assert server.connections == 2
 
 
-def test_a_kept_connection_with_content_length(scripted: Callable[..., Any]) -> None:
+def test_a_kept_connection_with_content_length(scripted: Callable[..., Scripted]) -> None:
     body = word("a") + END
     whole = SSE + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
     server = scripted([(0, whole)], [(0, whole)], keep=True)

@@ -4,9 +4,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import pytest
 
 Play = list[tuple[float, bytes]]  # seconds to wait, then what to send; empty bytes: only wait
 
@@ -62,9 +61,9 @@ def _talk(conn: socket.socket, server: Scripted, plays: list[Play], keep: bool) 
                 return
 
 
-@pytest.fixture
-def scripted() -> Iterator[Callable[..., Scripted]]:
-    """scripted(play, ..., keep=False) -> Scripted. One play per request; keep: several requests per connection."""
+@contextmanager
+def scripting() -> Iterator[Callable[..., Scripted]]:
+    """Yields start(play, ..., keep=False) -> Scripted. One play per request; keep: several requests per connection."""
     listeners: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
