@@ -5,14 +5,17 @@ import sys
 import typer
 
 from tasks import catalog, commands
-from tasks.arm import InvalidDocument
 from tasks.artifact import BrokenArtifact
 from tasks.catalog import UnknownName
+from tasks.document import InvalidDocument
 from tasks.lease import LeaseLost, SlotBusy
 from tasks.pin import NotPinned
+from tasks.read_only import Refused
+from tasks.server_user import DatabaseAway
 from tasks.stage import StageFailed, Stopped
 
-SPOKEN = (InvalidDocument, BrokenArtifact, UnknownName, LeaseLost, SlotBusy, StageFailed, NotPinned)
+DECLARED = (InvalidDocument, UnknownName, NotPinned)
+SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused)
 
 
 def app() -> typer.Typer:

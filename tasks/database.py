@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import metrics, postgres, settings
+from tasks import metrics, postgres, record, settings
 from tasks.server_user import DatabaseAway
 
 if TYPE_CHECKING:
@@ -25,15 +25,16 @@ __all__ = ["DatabaseAway", "available", "down", "engine", "migrate", "up", "url"
 
 READER = postgres.READER
 MIGRATING = 7_283_001  # advisory lock: our own number
-TABLES = {"request": "request", "agent_task": "task"}  # table -> kind of row in the metric table
+TABLES = {"request": ("request", record.REQUEST), "agent_task": ("task", record.TASK)}
+TYPES = {str: "text", int: "bigint", float: "double precision", bool: "boolean"}
 NAMED = {"armwise": "ARMWISE_DB_URL", "airflow": "ARMWISE_AIRFLOW_DB_URL"}
 
 
-def available() -> bool:
+def available(database: str = "armwise") -> bool:
     """Is there a Postgres to use? Starts nothing. False on a machine without the extra `orchestrator`."""
-    if not (find_spec("sqlalchemy") and find_spec("psycopg2")) or named() == "none":
+    if not (find_spec("sqlalchemy") and find_spec("psycopg2")) or named(database) == "none":
         return False
-    return named() is not None or postgres.installed()
+    return named(database) is not None or postgres.installed()
 
 
 def named(database: str = "armwise") -> str | None:
@@ -64,7 +65,7 @@ def connection_uri() -> str:
 
 def up() -> None:
     """Start the embedded server and keep it until `down`; migrate. With ARMWISE_DB_URL: only migrate."""
-    _needed()
+    needed()
     if named() is None or named("airflow") is None:
         postgres.up()
     engine()
@@ -79,7 +80,7 @@ def engine(database: str = "armwise", *, user: str | None = None) -> "Engine":
     """An engine whose database answers and, for armwise, has today's schema. Raises DatabaseAway."""
     import sqlalchemy
 
-    _needed()
+    needed(database)
     if named(database) is None:
         postgres.hold()
     where = url(database, user=user)
@@ -94,8 +95,9 @@ def engine(database: str = "armwise", *, user: str | None = None) -> "Engine":
     return made
 
 
-def _needed() -> None:
-    if not available():
+def needed(database: str = "armwise") -> None:
+    """Raises DatabaseAway, with what to do, where there is no Postgres to use."""
+    if not available(database):
         raise DatabaseAway(
             "no database: install the extra `orchestrator`, or set ARMWISE_DB_URL (now: "
             f"{named() or 'not set'}); run folders wait for `armwise load FOLDER`"
@@ -122,7 +124,7 @@ def migrate() -> None:
     """Bring the schema of database armwise up to date, unless it is. Safe when several do it at once."""
     import sqlalchemy
 
-    _needed()
+    needed()
     if named() is None:
         postgres.hold()
     made = sqlalchemy.create_engine(url(), poolclass=sqlalchemy.pool.NullPool)
@@ -136,9 +138,9 @@ def migrate() -> None:
         if _state(connection) == digest:
             return
         _upgrade(connection)
-        _add_metrics(connection)
+        _add_columns(connection)
         _replace_views(connection)
-        _run(connection, settings.root() / "sql" / "grants.sql")
+        _run(connection, settings.root() / "sql" / "read_only.sql")
         _comment(connection, "schema report", digest)
 
 
@@ -153,7 +155,8 @@ def _digest() -> str:
     """Of every file and metric that the schema is made from."""
     files = sorted((settings.root() / "sql").rglob("*.sql")) + sorted((settings.root() / "sql").rglob("*.py"))
     texts = [f"{path.name}\n{path.read_text()}" for path in files]
-    texts += [f"{metric.row} {metric.name} {metric.says}" for metric in metrics.TABLE]
+    texts += [f"{metric.row} {metric.name} {metric.unit} {metric.better} {metric.says}" for metric in metrics.TABLE]
+    texts += [f"{table} {fields}" for table, (_, fields) in TABLES.items()]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
@@ -171,18 +174,28 @@ def _upgrade(connection: "Connection") -> None:
         raise DatabaseAway(f"the database's schema is not one that this checkout knows: {error}") from error
 
 
-def _add_metrics(connection: "Connection") -> None:
-    """Each metric of the table is a column, and its comment is what the table says of it."""
+def _add_columns(connection: "Connection") -> None:
+    """Each field of a row and each metric is a column; a metric's comment is what the metric table says of it."""
     from psycopg2 import sql
 
-    for table, kind in TABLES.items():
-        for metric in metrics.TABLE:
-            if metric.row == kind:
-                names = {"t": sql.Identifier(table), "c": sql.Identifier(metric.name)}
-                added = sql.SQL("alter table {t} add column if not exists {c} double precision").format(**names)
-                says = sql.SQL("comment on column {t}.{c} is {s}").format(**names, s=sql.Literal(metric.says))
-                _cursor(connection).execute(added)
-                _cursor(connection).execute(says)
+    cursor = _cursor(connection)
+    cursor.execute("delete from metric")
+    cursor.executemany(
+        "insert into metric (name, unit, better, says) values (%s, %s, %s, %s)",
+        [(metric.name, metric.unit, metric.better, metric.says) for metric in metrics.TABLE],
+    )
+    for table, (kind, fields) in TABLES.items():
+        for name, of in fields.items():
+            cursor.execute(_column(sql, table, name, TYPES[of]))
+        for metric in (metric for metric in metrics.TABLE if metric.row == kind):
+            cursor.execute(_column(sql, table, metric.name, TYPES[float]))
+            says = sql.SQL("comment on column {}.{} is {}")
+            cursor.execute(says.format(sql.Identifier(table), sql.Identifier(metric.name), sql.Literal(metric.says)))
+
+
+def _column(sql: Any, table: str, name: str, of: str) -> Any:
+    added = sql.SQL("alter table {} add column if not exists {} " + of)
+    return added.format(sql.Identifier(table), sql.Identifier(name))
 
 
 def _replace_views(connection: "Connection") -> None:

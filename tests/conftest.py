@@ -1,13 +1,19 @@
-"""Fixtures that every suite uses. `armwise_home`: an empty state folder. `sandbox`: a checkout of its own to spoil.
+"""Fixtures that every suite uses. `armwise_home`: an empty state folder, and no database unless the test asks for one.
+`sandbox`: a checkout of its own to spoil. `postgres`: an empty database with today's schema, on a real Postgres.
 
 The sandbox has copies of the declarations (the model folders are links), links to golden_set/ and sql/, a target
 `stand-in` that starts tests/stand_in/engine.py, and a plan `smoke` that takes seconds. Faults of the engine are planted
 by the environment variable STAND_IN_FAULT, which the process driver hands on.
 """
 
+import os
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,12 +39,62 @@ PLAN = {
 
 
 @pytest.fixture
-def armwise_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def armwise_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """An empty state folder; ARMWISE_HOME points to it."""
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("ARMWISE_HOME", str(folder))
+    if "postgres" not in request.fixturenames:
+        monkeypatch.setenv("ARMWISE_DB_URL", "none")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The embedded Postgres, one for all tests; yields the URL of its database armwise, which serves as a template."""
+    from tasks import database
+
+    with pytest.MonkeyPatch.context() as patch, reachable_folder() as home:
+        patch.setenv("ARMWISE_HOME", str(home))
+        patch.delenv("ARMWISE_DB_URL", raising=False)
+        database.up()
+        url = database.url()
+        with _admin(url).connect() as connection:
+            connection.exec_driver_sql("alter system set fsync = off")
+            connection.exec_driver_sql("select pg_reload_conf()")
+        patch.undo()
+        yield url
+        patch.setenv("ARMWISE_HOME", str(home))
+        database.down()
+
+
+@contextmanager
+def reachable_folder() -> Iterator[Path]:
+    """For a server that root runs as another user: every start of pytest closes pytest's own folders to others."""
+    with tempfile.TemporaryDirectory(prefix="armwise-test-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.fixture
+def postgres(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty database with today's schema, named by ARMWISE_DB_URL; yields that URL."""
+    name, server = f"test_{os.urandom(6).hex()}", _admin(postgres_server)
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"create database {name} template armwise owner armwise")
+    url = postgres_server.replace("/armwise?", f"/{name}?")
+    monkeypatch.setenv("ARMWISE_DB_URL", url)
+    yield url
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"drop database {name} with (force)")
+
+
+def _admin(url: str) -> Any:
+    """An engine of the server's superuser, each statement a transaction of its own."""
+    import sqlalchemy
+
+    admin = url.replace("//armwise@/armwise", "//postgres@/postgres")
+    return sqlalchemy.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
 
 
 @pytest.fixture

@@ -4,6 +4,15 @@
 create schema report;
 comment on schema report is 'views for people; see sql/report';
 
+-- The metric table of tasks/metrics.py, written again by every migration.
+create table metric (
+    name text primary key,
+    unit text not null,
+    better text not null check (better in ('lower', 'higher', 'neither')),
+    says text not null
+);
+comment on table metric is 'what each measurement means';
+
 create table run (
     run_id text,
     attempt integer,
@@ -51,6 +60,8 @@ create table run (
     start_s double precision,
     gpu_held_s double precision,
     documents jsonb not null,
+    rows_sha256 text not null,
+    judgement_sha256 text,
     loaded_at timestamptz not null default now(),
     primary key (run_id, attempt),
     check (is_valid = (invalid_reasons = '{}')),
@@ -63,6 +74,8 @@ comment on column run.is_valid is 'no rule that keeps a result honest was broken
 comment on column run.is_gated is 'false: the plan skipped the golden gate, so that nobody knows whether the answers are right';
 comment on column run.gpu_held_s is 'seconds from binding the slot to proven release; waiting for a slot is not in it';
 comment on column run.documents is 'run.json, lease.json, deployment.json, release.json as they were, by name';
+
+comment on column run.rows_sha256 is 'of the files that the rows were read from: loading the same files again changes nothing';
 
 create table phase (
     run_id text,
@@ -216,6 +229,7 @@ create table verdict (
     slo text,
     tier text,
     level integer,
+    steps text not null,
     indicator text not null,
     objective double precision not null,
     unit text not null,

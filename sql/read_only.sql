@@ -18,8 +18,19 @@ $$;
 do $$
 begin
     if exists (select from pg_roles where rolname = 'armwise_read') then
+        execute format('grant connect on database %I to armwise_read', current_database());
         grant usage on schema public, report to armwise_read;
         grant select on all tables in schema public, report to armwise_read;
     end if;
+end
+$$;
+
+-- Opens one statement as the cursor `asked`. Postgres itself refuses several statements, and one that gives no rows.
+create or replace function report.ask(statement text) returns void
+language plpgsql as $$
+declare
+    asked refcursor := 'asked';
+begin
+    open asked for execute statement;
 end
 $$;

@@ -1,0 +1,204 @@
+"""A run folder as rows: table -> rows, read from files alone.
+
+A folder may be of a run that failed half way: what is missing is no row, what is broken is a BrokenArtifact. The phases
+`load` and `judge` themselves are left out, so that loading a folder again finds the same rows.
+
+The state of a run: the first stage, in order, whose last try failed or that left no note. A stage that was killed
+leaves none. Where the golden gate said no, the tiers were rightly skipped, and the run is `gate_failed`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks import artifact, metrics, rows
+from tasks.document import UNRESOLVED
+from tasks.run import TIERS, Run
+from tasks.stage import ORDER
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+MEASURING = ORDER[1 : ORDER.index("load")]
+LATER = ("load", "judge")
+SUFFIXES = (".json", ".jsonl", ".parquet")
+
+
+def measured(run: Run) -> Tables:
+    """Everything but what was judged. Raises BrokenArtifact."""
+    phases = list(_phases(run.folder))
+    return {
+        "run": [_run(run, phases)],
+        "phase": phases,
+        "golden": list(_golden(run.folder)),
+        "request": [row for tier in TIERS for row in _tier(run.folder, tier, "requests")],
+        "agent_task": list(_tier(run.folder, "agent", "tasks")),
+        "engine_sample": [row for tier in TIERS for row in _samples(run.folder, tier)],
+        "expectation": [
+            {"number": number} | {key: _words(value) for key, value in row.items()}
+            for number, row in enumerate(_optional(run.folder, "validation").get("expectations", []), start=1)
+        ],
+    }
+
+
+def judged(run: Run) -> Tables:
+    """What judgement.json says; no rows before it is there. Raises BrokenArtifact."""
+    found = _optional(run.folder, "judgement")
+    return {table: found.get(f"{table}s", []) for table in ("percentile", "verdict", "cost")}
+
+
+def digests(folder: Path) -> tuple[str, str | None]:
+    """sha256 of the files that `measured` reads and of the one that `judged` reads (None: not judged)."""
+    judgement = folder / "judgement.json"
+    files = [p for p in sorted(folder.rglob("*")) if p.suffix in SUFFIXES and p != judgement and p.is_file()]
+    total = hashlib.sha256()
+    for path in files:
+        name = path.relative_to(folder)
+        if not path.name.startswith(".") and not (name.parts[0] == "phases" and path.name.startswith(LATER)):
+            total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
+    return total.hexdigest(), hashlib.sha256(judgement.read_bytes()).hexdigest() if judgement.exists() else None
+
+
+def ended_at(phases: list[Row]) -> float | None:
+    return max((phase["ended_at"] for phase in phases), default=None)
+
+
+def _optional(folder: Path, name: str) -> Row:
+    path = folder / f"{name}.json"
+    return artifact.read(path) if path.exists() else {}
+
+
+def _run(run: Run, phases: list[Row]) -> Row:
+    deployment, release = _optional(run.folder, "deployment"), _optional(run.folder, "release")
+    state, failed_stage, error = _outcome(run, phases)
+    return {
+        **_identity(run),
+        "state": state,
+        "failed_stage": failed_stage,
+        "error": error,
+        **_validity(run.folder),
+        **_gate(run),
+        **_effective(run.folder),
+        "image": deployment.get("image"),
+        "versions": deployment.get("versions"),
+        "argv": deployment.get("argv"),
+        "gpu_model": deployment.get("gpu_model"),
+        "started_at": deployment.get("started_at"),
+        "ready_at": deployment.get("ready_at"),
+        "start_s": deployment.get("start_s"),
+        "released_at": release.get("released_at"),
+        "gpu_held_s": release.get("held_s"),
+        "ended_at": ended_at(phases),
+        "documents": {name: _optional(run.folder, name) for name in ("run", "lease", "deployment", "release")},
+    }
+
+
+def _identity(run: Run) -> Row:
+    price = run.price.usd_per_hour
+    return {
+        "arm": run.arm_name,
+        "arm_digest": run.arm.digest(),
+        "technique": run.technique,
+        "engine": run.arm.engine,
+        "question": run.arm.question,
+        "control": run.arm.control,
+        "plan": run.plan_name,
+        "plan_digest": run.plan.digest(),
+        "target": run.target_name,
+        "driver": run.target.driver,
+        "slot": run.slot,
+        "repeat": run.repeat,
+        "seed": run.seed,
+        "claimed_at": run.claimed_at,
+        "price_key": run.arm.price,
+        "price_usd_per_hour": None if price == UNRESOLVED else price,
+        "price_is_nominal": run.price.is_nominal,
+    }
+
+
+def _validity(folder: Path) -> Row:
+    validation = _optional(folder, "validation")
+    reasons = validation.get("reasons", ["not validated: validation.json is missing"])
+    if not validation.get("is_valid") and not reasons:
+        reasons = ["validation.json says invalid and gives no reason"]
+    return {"is_valid": not reasons, "invalid_reasons": reasons}
+
+
+def _gate(run: Run) -> Row:
+    gate = _optional(run.folder, "gate")
+    return {
+        "is_gated": run.plan.gate.none_because is None,
+        "gate_verdict": gate.get("verdict"),
+        "gate_reason": gate.get("reason") or run.plan.gate.none_because,
+        "golden_set": gate.get("golden_set"),
+        "golden_sha256": gate.get("golden_sha256"),
+    }
+
+
+def _effective(folder: Path) -> Row:
+    found = _optional(folder, "effective")
+    keys = ("effective", "differences", "unverified", "weight_bytes", "kv_pool_tokens")
+    return {"effective_source": found.get("source"), **{key: found.get(key) for key in keys}}
+
+
+def _outcome(run: Run, phases: list[Row]) -> tuple[str, str | None, str | None]:
+    """(state, failed stage, its error)."""
+    gate = _optional(run.folder, "gate")
+    is_refused = run.plan.gate.none_because is None and gate.get("verdict") in ("FAIL", "INVALID")
+    last = {phase["stage"]: phase for phase in sorted(phases, key=lambda phase: phase["try"])}
+    for stage in MEASURING:
+        if is_refused and stage.startswith("drive"):
+            continue
+        if stage not in last:
+            return "failed", stage, f"{stage} left no note of its end: it was killed, or never begun"
+        if last[stage]["state"] != "done":
+            return "failed", stage, last[stage]["error"]
+    return ("gate_failed" if is_refused else "done"), None, None
+
+
+def _phases(folder: Path) -> Iterator[Row]:
+    for path in sorted((folder / "phases").glob("*.*.json")):
+        stage, number, _ = path.name.split(".")
+        if stage not in LATER and number.isdigit():
+            note = artifact.read(path)
+            try:
+                told = {key: note[key] for key in ("state", "began_at", "ended_at", "error")}
+            except KeyError as error:
+                raise artifact.BrokenArtifact(f"{path}: lacks {error}") from error
+            yield {"stage": stage, "try": int(number)} | told
+
+
+def _golden(folder: Path) -> Iterator[Row]:
+    columns = ("case_id", "category", "outcome", "reason", "is_known_limit", "steps", "tool_calls", "task_ms", "answer")
+    for row in artifact.read_rows(folder / "golden.jsonl"):
+        yield {name: row.get(name) for name in columns}
+
+
+def _tier(folder: Path, tier: str, kind: rows.Kind) -> Iterator[Row]:
+    of: Any = "task" if kind == "tasks" else "request"
+    for row in rows.read(folder, tier, kind):
+        yield metrics.computed(row, of) | {"tier": tier} | row
+
+
+def _samples(folder: Path, tier: str) -> Iterator[Row]:
+    for row in rows.read(folder, tier, "engine"):
+        sample = {name: row.get(name) for name in ("at", "source", "name", "value")}
+        yield sample | {"tier": tier, "labels": _labels(row.get("labels"))}
+
+
+def _labels(found: Any) -> Any:
+    """Parquet gives back a mapping as text, as pairs, or with a null for each label that other rows have."""
+    if isinstance(found, str):
+        return json.loads(found or "{}")
+    pairs = found.items() if isinstance(found, dict) else found or []
+    return {key: value for key, value in pairs if value is not None}
+
+
+def _words(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | bool | int) else json.dumps(value, default=str)
+
+
+def clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="seconds")
