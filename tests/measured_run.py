@@ -106,6 +106,9 @@ def _write_identity(run_dir: Path, run_id: str, arm: str, plan: dict[str, Any]) 
     cases = [{"case_id": f"gs-{i}", "category": "search", "outcome": "pass", "reason": None} for i in (1, 2)]
     more = {"steps": 2, "tool_calls": 1, "answer": "x", "task_ms": 900.0, "is_known_limit": False}
     artifact.write_rows(run_dir / "golden.jsonl", [case | more for case in cases])
+    for i, stage in enumerate(("claim", "deploy", "verify", "gate", "drive_gateway", "drive_agent", "release")):
+        note = {"stage": stage, "state": "done", "error": None, "began_at": AT + 10 * i, "ended_at": AT + 10 * i + 9}
+        artifact.write(run_dir / f"phases/{stage}.1.json", note)
 
 
 def request(number: int, *, tier: str, arm: str, sent_s: float, ttft_ms: float, **more: Any) -> dict[str, Any]:
@@ -195,6 +198,8 @@ def write_tier(run_dir: Path, tier: str, requests: list[Any], tasks: list[Any] |
     if tasks is not None:
         parquet.write_table(Table.from_pylist(tasks), folder / "tasks.parquet")
     parquet.write_table(Table.from_pylist(engine_samples(requests)), folder / "engine.parquet")
+    client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": []}
+    artifact.write(folder / "client.json", client)
 
 
 def engine_samples(requests: list[dict[str, Any]], *, extra_tokens: int = 0) -> list[dict[str, Any]]:

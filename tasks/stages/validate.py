@@ -1,0 +1,167 @@
+"""validate: is this run an honest measurement? Every expectation of deploy/expectations on the run folder's tables.
+
+Works on whatever a run left: a file that is missing or broken is an expectation that is not met, in words, never a
+crash. An invalid run is stored with its reasons; it is never dropped and never averaged in. A tier without any row
+gives one reason, not twenty.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks import artifact, facts, record, rows, suite
+from tasks.run import TIERS, Run
+from tasks.run import read as read_run
+from tasks.stage import StageFailed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMAT = 1
+COLUMNS = {"requests": list(record.REQUEST), "tasks": list(record.TASK)}
+Document = dict[str, Any]
+Rows = rows.Rows
+
+
+@dataclass
+class Found:
+    """Tables by (name, scope), and what could not be read."""
+
+    tables: dict[tuple[str, str], Rows] = field(default_factory=dict)
+    faults: list[Document] = field(default_factory=list)
+
+    def take(self, table: str, scope: str, of: Callable[[], Rows]) -> Rows:
+        """Read one table; a fault leaves it empty."""
+        try:
+            found = of()
+        except (artifact.BrokenArtifact, KeyError, TypeError, AttributeError) as error:
+            self.faults.append(_unreadable(table, scope, error))
+            found = []
+        self.tables[table, scope] = found
+        return found
+
+
+def validate(run_dir: Path) -> Path:
+    """Write validation.json. Raises BrokenArtifact without run.json, StageFailed without Great Expectations."""
+    path = run_dir / "validation.json"
+    if path.exists():
+        return path
+    try:
+        return artifact.write_once(path, validation(read_run(run_dir)))
+    except ImportError as error:
+        raise StageFailed(f"validate needs Great Expectations ({error}): pip install great-expectations") from error
+
+
+def validation(run: Run) -> Document:
+    """The content of validation.json."""
+    found = _read(run)
+    parameters = _parameters(run, found)
+    expectations = list(found.faults)
+    for name in suite.names():
+        expectations += _check(name, run, found, parameters)
+    reasons = list(_reasons(expectations, found))
+    return {
+        "format": FORMAT,
+        "is_valid": not reasons,
+        "reasons": reasons,
+        "unverified": [e["says"] for e in expectations if e["is_unverified"]],
+        "expectations": expectations,
+    }
+
+
+def _read(run: Run) -> Found:
+    found = Found()
+    samples: dict[str, Rows] = {}
+    for tier in TIERS:
+        samples[tier] = found.take("engine", tier, lambda tier=tier: rows.read(run.folder, tier, "engine"))  # type: ignore[misc]
+        sent = found.take("requests", tier, lambda tier=tier: rows.read(run.folder, tier, "requests"))  # type: ignore[misc]
+        if tier == "agent":
+            found.take("tasks", tier, lambda: rows.read(run.folder, "agent", "tasks"))
+        found.take("tier", tier, lambda tier=tier, sent=sent: [facts.of_tier(run, tier, sent, samples[tier])])  # type: ignore[misc]
+    if run.plan.gate.none_because is None:
+        found.take("golden", "run", lambda: artifact.read_rows(run.folder / "golden.jsonl"))
+    found.take("run", "run", lambda: [facts.of_run(run, [row for tier in TIERS for row in samples[tier]])])
+    return found
+
+
+def _parameters(run: Run, found: Found) -> Document:
+    """What expectations may refer to as {$PARAMETER: name}."""
+    cases = 0
+    found.take("gate", "run", lambda: [facts.optional(run.folder, "gate")])
+    if found.tables["gate", "run"]:
+        cases = found.tables["gate", "run"][0].get("cases") or 0
+    return {
+        "techniques": [run.technique],
+        "max_failure_ratio": run.plan.max_failure_ratio,
+        "golden_cases": cases,
+        "failures": list(record.FAILURES),
+        "task_failures": list(record.TASK_FAILURES),
+        "request_columns": COLUMNS["requests"],
+        "task_columns": COLUMNS["tasks"],
+    }
+
+
+def _check(name: str, run: Run, found: Found, parameters: Document) -> Iterator[Document]:
+    """One suite on every table that it is about."""
+    wanted = suite.load(name)
+    for scope in ("run", *TIERS):
+        if (wanted.table, scope) not in found.tables:
+            continue
+        table = found.tables[wanted.table, scope]
+        for kind in ("all", "good"):
+            chosen = [one for one in wanted.expectations if one.rows == kind]
+            frame = _frame(wanted.table, table if kind == "all" else [row for row in table if _is_good(row)])
+            results = suite.evaluate(chosen, frame, parameters=parameters, driver=run.target.driver)
+            for expectation, result in zip(chosen, results, strict=True):
+                yield _row(name, scope, expectation, result)
+
+
+def _frame(table: str, found: Rows) -> "DataFrame":
+    from pandas import DataFrame
+
+    columns = None if found else COLUMNS.get(table)
+    return DataFrame.from_records(found, columns=columns)
+
+
+def _is_good(row: Document) -> bool:
+    return row.get("failure") is None and not row.get("is_aborted")
+
+
+def _row(name: str, scope: str, wanted: suite.Expectation, result: suite.Result) -> Document:
+    column = wanted.kwargs.get("column") or wanted.kwargs.get("column_A") or ""
+    return {
+        "suite": name,
+        "rule": wanted.rule,
+        "expectation": f"{wanted.type}({column})",
+        "scope": scope,
+        "success": result.success,
+        "observed": result.observed,
+        "expected": result.expected,
+        "says": wanted.says,
+        "is_unverified": result.is_unverified,
+    }
+
+
+def _unreadable(table: str, scope: str, error: Exception) -> Document:
+    words = str(error) if isinstance(error, artifact.BrokenArtifact) else f"{type(error).__name__}: {error}"
+    return {
+        "suite": "files",
+        "rule": 0,
+        "expectation": "readable",
+        "scope": scope,
+        "success": False,
+        "observed": words,
+        "expected": f"the table {table} can be read",
+        "says": f"the files behind {table} can be read",
+        "is_unverified": False,
+    }
+
+
+def _reasons(expectations: list[Document], found: Found) -> Iterator[str]:
+    """One line per expectation that is not met; of a tier without rows only that it has none."""
+    empty = {tier for tier in TIERS if not found.tables["requests", tier]}
+    yield from (f"rule 9 ({tier}): the tier has no rows" for tier in TIERS if tier in empty)
+    for one in expectations:
+        if not one["success"] and (one["suite"] == "files" or one["scope"] not in empty):
+            yield f"rule {one['rule']} ({one['scope']}): {one['says']}: {one['observed']}"
