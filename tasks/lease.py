@@ -72,6 +72,12 @@ def acquire(run: "Run", *, waiting_as: str | None = None) -> Lease:
     return lease
 
 
+def stop_waiting(target: str, slot_name: str, who: str) -> None:
+    """Leave the queue of a slot: another one of the target was free."""
+    with slot.locked(target, slot_name, busy=SlotBusy) as state:
+        slot.forget_waiting(state, who)
+
+
 def limit(run: "Run") -> tuple[float, str]:
     """(seconds after the claim at which the lease ends, why then): the sum of budgets, or the spend cap if sooner."""
     budget, price, cap = run.plan.budget, run.price.usd_per_hour, run.plan.spend_cap_usd
@@ -117,8 +123,9 @@ def lost(run_dir: Path) -> LeaseLost | None:
     why = lapse(run_dir)
     if why is None:
         return None
-    newer = [p.name for p in run_dir.parent.glob("*") if p.name.isdigit() and int(p.name) > int(run_dir.name)]
-    also = f"; attempt {max(newer, key=int)} has followed it" if newer else ""
+    attempts = [int(p.name) for p in run_dir.parent.glob("*") if p.name.isdigit()] if run_dir.name.isdigit() else []
+    newest = max(attempts, default=0)
+    also = f"; attempt {newest} has followed it" if attempts and newest > int(run_dir.name) else ""
     return LeaseLost(
         f"{run_dir}: no live lease of attempt {run_dir.name}: {why}{also}. "
         "In Airflow, clear from deploy (that claims a new attempt); on the command line, start `armwise run` again"

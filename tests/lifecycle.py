@@ -6,6 +6,7 @@ environment, deaf to SIGTERM, orphaned.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,11 @@ UNGATED = {"none_because": "these tests are about starting and stopping"}
 STRAYS = f"""
 import os, subprocess, sys
 deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-orphaning = "import subprocess; quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(subprocess.Popen(['sleep', '600'], env={{}}, start_new_session=True, **quiet).pid)"
+orphaning = '''
+import subprocess
+quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+print(subprocess.Popen(["sleep", "600"], env={{}}, start_new_session=True, **quiet).pid)
+'''
 strays = [
     subprocess.Popen(["sleep", "600"], start_new_session=True).pid,
     subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True).pid,
@@ -101,6 +106,11 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def until(asked: Callable[[], Any], *, within_s: float) -> Any:

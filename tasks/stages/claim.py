@@ -49,6 +49,8 @@ def claim(*, arm: str, target: str, plan: str, repeat: int = 1, key: str | None 
         except lease.SlotBusy as error:
             busy.append(str(error))
             continue
+        for other in draft.target.slots if key else ():
+            lease.stop_waiting(target, other, draft.run_id)
         return _begin(wanted, held, asked_at=min(asked_at, held["asked_at"]))
     raise lease.SlotBusy("\n".join(busy))
 
@@ -153,6 +155,10 @@ def _begin(run: Run, held: dict[str, Any], *, asked_at: float) -> Path:
         content = runs.document(dataclasses.replace(run, claimed_at=held["acquired_at"]))
         artifact.write(run.folder / "run.json", content)
         stage.note(run.folder, phase | {"ended_at": time.time(), "state": "done", "error": None})
+        until = f"until {lease.clock(held['expires_at'])} at the latest ({held['because']})"
+        print(
+            f"claim: slot {run.target_name}.{run.slot} for run {run.run_id} attempt {run.attempt}, {until}", flush=True
+        )
     except BaseException as error:
         with suppress(OSError):
             words = str(error) or type(error).__name__
