@@ -53,6 +53,8 @@ def claim(params: dict, dag_run: object) -> PokeReturnValue:
 
     from tasks.lease import SlotBusy
 
+    if unknown := sorted({*params} - {*FORM}):
+        raise AirflowFailException(f"no field {', '.join(unknown)} in the form; known: {', '.join(FORM)}")
     use_connection()
     try:
         folder = take(**params, key=dag_run.run_id)
@@ -84,6 +86,13 @@ def judge(run_dir: str, ti: object, dag_run: object) -> None:
     failed = [name for name in stage.ORDER if states.get(name) in ("failed", "upstream_failed")]
     if failed:
         raise AirflowFailException(f"this run failed in {failed[0]}; all that did not work: {', '.join(failed)}")
+    earlier = [
+        name for name in stage.NEEDS_LEASE if states.get(name) == "success" and not stage.done(name, Path(run_dir))
+    ]
+    if earlier:
+        raise AirflowFailException(
+            f"{', '.join(earlier)} worked on an earlier attempt, not on this one: clear from deploy"
+        )
 
 
 @dag(

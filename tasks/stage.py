@@ -70,6 +70,12 @@ def skipped(name: str, run_dir: Path) -> str | None:
     return None if gate["verdict"] == "PASS" else f"the gate said {gate['verdict']}: {gate['reason']}"
 
 
+def done(name: str, run_dir: Path) -> bool:
+    """Did this stage work to its end in this very attempt?"""
+    notes = (artifact.read(path) for path in (run_dir / "phases").glob(f"{name}.*.json"))
+    return any(note["state"] == "done" for note in notes)
+
+
 @contextmanager
 def _phase(name: str, run_dir: Path) -> Iterator[None]:
     """Note the stage's times and end. A later try of the same stage in the same attempt is noted beside the first."""

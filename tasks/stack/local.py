@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 
 from tasks import artifact, database, settings
 from tasks.stack import airflow, process
@@ -92,20 +91,13 @@ def down(say: Say = print) -> list[str]:
     home = settings.home()
     with _one_at_a_time(home):
         for part in reversed(PARTS):
-            family = process.members(home, part)
-            if family:
+            if process.members(home, part):
                 say(f"stopping {part}")
-                process.stop(_outermost_first(home, part, family), within_s=20)
+                process.stop_part(home, part, within_s=20)
         process.stop(process.members(home), within_s=10)
         database.down()
         _path(home).unlink(missing_ok=True)
         return [process.words(p) for p in process.members(home)]
-
-
-def _outermost_first(home: Path, part: str, family: list[psutil.Process]) -> list[psutil.Process]:
-    """The leader before its children: a scheduler that still runs would start the next task."""
-    leader = process.leader(home, part)
-    return sorted(family, key=lambda p: (leader is None or p.pid != leader.pid, p.pid))
 
 
 def _start(address: Address, environment: dict[str, str], say: Say) -> None:
