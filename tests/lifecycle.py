@@ -130,3 +130,8 @@ def armwise(*words: str) -> subprocess.Popen:
     return subprocess.Popen(
         [str(program), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
     )
+
+
+def last_line(capsys: Any, begin: str) -> str:
+    """What follows `begin` in the last printed line that begins so."""
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(begin)][-1].removeprefix(begin)
