@@ -141,7 +141,7 @@ def judge(case: Case, played: Play) -> tuple[bool, str | None, str | None]:
         return False, "missing_call", fault
     if not case.extra_calls and len(played.calls) > len(case.expected_calls):
         return False, "unexpected_call", f"{len(played.calls)} calls, expected {len(case.expected_calls)}"
-    if fault := None:
+    if fault := _wrong_tasks(case.final_tasks, played.tasks):
         return False, "wrong_tasks", fault
     if fault := rule.fault(case.answer, played.answer or ""):
         return False, "wrong_answer", f"the answer {fault}"
