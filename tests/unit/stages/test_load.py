@@ -31,7 +31,7 @@ RULE = {"suite": "s", "rule": "r", "expectation": "e", "scope": "run", "success"
 JUDGEMENT: dict[str, Any] = {
     "format": 1,
     "percentiles": [
-        {"tier": "agent", "level": 0, "steps": "later", "metric": "ttft_ms", "q": 0.95}
+        {"tier": "agent", "level": 1, "steps": "later", "metric": "ttft_ms", "q": 0.95}
         | {"estimate": "inf", "lower": 50.0, "upper": "inf", "n": 72, "failed": 5, "effective_n": 36.0}
     ],
     "verdicts": [],
