@@ -49,9 +49,8 @@ def use_connection() -> None:
 )
 def claim(params: dict, dag_run: object) -> PokeReturnValue:
     """Take a slot, or look again in a moment."""
-    from tasks.stages.claim import claim as take
-
     from tasks.lease import SlotBusy
+    from tasks.stages.claim import claim as take
 
     if unknown := sorted({*params} - {*FORM}):
         raise AirflowFailException(f"no field {', '.join(unknown)} in the form; known: {', '.join(FORM)}")
@@ -86,13 +85,9 @@ def judge(run_dir: str, ti: object, dag_run: object) -> None:
     failed = [name for name in stage.ORDER if states.get(name) in ("failed", "upstream_failed")]
     if failed:
         raise AirflowFailException(f"this run failed in {failed[0]}; all that did not work: {', '.join(failed)}")
-    earlier = [
-        name for name in stage.NEEDS_LEASE if states.get(name) == "success" and not stage.done(name, Path(run_dir))
-    ]
-    if earlier:
-        raise AirflowFailException(
-            f"{', '.join(earlier)} worked on an earlier attempt, not on this one: clear from deploy"
-        )
+    worked = [name for name in stage.ORDER if name in stage.NEEDS_LEASE and states.get(name) == "success"]
+    if earlier := [name for name in worked if not stage.done(name, Path(run_dir))]:
+        raise AirflowFailException(f"{', '.join(earlier)} worked on an earlier attempt: clear from deploy")
 
 
 @dag(

@@ -12,10 +12,11 @@ from tasks.lease import LeaseLost, SlotBusy
 from tasks.pin import NotPinned
 from tasks.read_only import Refused
 from tasks.server_user import DatabaseAway
+from tasks.stack import StackFailed
 from tasks.stage import StageFailed, Stopped
 
 DECLARED = (InvalidDocument, UnknownName, NotPinned)
-SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused)
+SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused, StackFailed)
 
 
 def app() -> typer.Typer:

@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 
 from tasks import artifact, database, settings
-from tasks.stack import airflow, process
-from tasks.stack.api import Airflow
+from tasks.stack import StackFailed, airflow, process
+from tasks.stack.api import Airflow, ApiFault
 
 GATEWAY = "gateway"
 PARTS = (GATEWAY, *airflow.PARTS)
@@ -27,10 +27,6 @@ HEALTHY_WITHIN_S = 180
 DAGS = ("run_arm",)
 
 Say = Callable[[str], None]
-
-
-class StackFailed(RuntimeError):
-    """A part that did not start, did not get healthy or would not stop; the message holds its last lines."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def _unhealthy(address: Address) -> str:
         client = address.client()
         known = {dag["dag_id"] for dag in client.call("GET", "/dags?limit=100")["dags"]}
         errors = client.call("GET", "/importErrors")["import_errors"]
-    except (httpx.HTTPError, RuntimeError) as error:
+    except (httpx.HTTPError, ApiFault) as error:
         return str(error)
     if errors:
         raise StackFailed(f"{errors[0]['filename']} cannot be imported:\n{errors[0]['stack_trace']}")
