@@ -113,7 +113,7 @@ def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
             judged = series.of(found, metric, steps=wanted.steps).judge(
                 objective=wanted.objective, fraction=wanted.fraction
             )
-            figures = _figures(judged.percentile)
+            figures = {key: value for key, value in _figures(judged.percentile).items() if key != "failed"}
             yield {
                 "slo": name,
                 "tier": wanted.tier,
