@@ -47,7 +47,7 @@ def end(process: subprocess.Popen[str], by: signal.Signals | None = None) -> Non
 
 
 def servers() -> list[psutil.Process]:
-    """Postmasters and watchers of the embedded server of this home."""
+    """Processes of the embedded server of this home: one, or none."""
     found = []
     for process in psutil.process_iter(["cmdline", "name"]):
         line = process.info["cmdline"] or []
