@@ -1,4 +1,4 @@
-"""The console script `armwise`. One file per command in tasks/commands; its function of the same name is the command."""
+"""The console script `armwise`. One file per command in tasks/commands: its function of that name is the command."""
 
 import sys
 

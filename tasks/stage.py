@@ -37,7 +37,7 @@ def function(name: str) -> Callable[[Path], Path]:
         raise catalog.UnknownName(f"no stage '{name}'; known: {', '.join(known)}")
     module, _, tier = name.partition("_")
     work = getattr(catalog.module_of(stages, module), module)
-    return (lambda folder: work(folder, tier)) if tier else work  # type: ignore[no-any-return]
+    return (lambda folder: work(folder, tier)) if tier else work
 
 
 def perform(name: str, run_dir: Path) -> Path:
