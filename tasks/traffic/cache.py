@@ -63,9 +63,8 @@ def _probe(run: Run, tier: str, deployment: Mapping[str, Any]) -> dict[str, Any]
         row = stream.call(endpoint, body | {"max_tokens": 1}, request_id=request_id, timeout_s=PROBE_S).row
         if row["failure"] is None:
             return row
-    raise StageFailed(
-        f"no load on tier {tier}: {PROBES} probe calls failed, the last one with {row['failure']}: {row['failure_detail']}"
-    )
+    fault = f"{row['failure']}: {row['failure_detail']}"
+    raise StageFailed(f"no load on tier {tier}: {PROBES} probe calls failed, the last one with {fault}")
 
 
 def _reset(url: str, engine: scrape.Source | None) -> int | str:
