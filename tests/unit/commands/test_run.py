@@ -151,7 +151,7 @@ def test_waiting_takes_the_slot_when_it_is_free(stages, sandbox, capsys, monkeyp
 def test_waiting_ends(stages, sandbox, monkeypatch):
     monkeypatch.setattr(command, "ASK_EVERY_S", 0.1)
     lifecycle.claimed(sandbox, grace_s=30)
-    with pytest.raises(lease.SlotBusy, match="place 1 in the queue$"):
+    with pytest.raises(lease.SlotBusy, match=r"place 1 in the queue$"):
         command.run("cpu-baseline", target="stand-in", plan="smoke", repeat=1, wait=0.5)
 
 
