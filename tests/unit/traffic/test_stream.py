@@ -1,7 +1,10 @@
 """The client against a server whose bytes and times are known."""
 
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -85,6 +88,34 @@ def test_times_are_those_of_the_server(scripted: Callable[..., Scripted]) -> Non
         assert -40e6 < row[stamp] - expected_ns < 80e6, stamp
     assert row["icl_ms_max"] == pytest.approx(300, abs=80)
     assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=20)  # usage says 6
+
+
+GREENLETS = """
+import json, sys
+from gevent import monkey
+monkey.patch_all()
+import gevent
+from tasks.traffic import stream
+def one(n):
+    endpoint = stream.Endpoint(sys.argv[1], "a", "m")
+    return stream.call(endpoint, {"messages": []}, request_id=str(n), timeout_s=20).row
+print(json.dumps([job.get() for job in [gevent.spawn(one, n) for n in range(4)]]))
+"""
+
+
+def test_times_hold_under_gevent_too(scripted: Callable[..., Scripted]) -> None:
+    play = [(0.0, CHUNKED), (0.4, chunk(word("a"))), (0.4, chunk(word("b"))), (0.4, chunk(END) + chunk(b""))]
+    server = scripted(*[play] * 4)
+    ran = subprocess.run(
+        [sys.executable, "-c", GREENLETS, server.url], capture_output=True, text=True, check=True, timeout=60
+    )
+    rows = {row["request_id"]: row for row in json.loads(ran.stdout)}
+    assert len(server.requests) == len(rows) == 4
+    for request, sent in zip(server.requests, server.sent_ns, strict=True):
+        row = rows[re.search(rb"X-Request-Id: (\d)", request)[1].decode()]
+        assert row["failure"] is None
+        for stamp, expected_ns in (("t_first_token_ns", sent[1]), ("t_last_token_ns", sent[2]), ("t_end_ns", sent[3])):
+            assert -40e6 < row[stamp] - expected_ns < 150e6, stamp  # 4 at once, on a busy machine
 
 
 def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
