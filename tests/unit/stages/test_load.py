@@ -251,6 +251,23 @@ def test_a_database_that_is_away_costs_nothing(
     assert sorted(run_dir.rglob("*")) == before
 
 
+def test_a_database_that_goes_away_in_the_middle_costs_nothing(
+    postgres: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(_run: runs.Run) -> tables.Tables:
+        asked("select pg_terminate_backend(pid) from pg_stat_activity where state = 'idle in transaction'")
+        return {"cost": JUDGEMENT["costs"]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "judged", cut)
+        with pytest.raises(StageFailed, match=r"(?s)went away or refused: .*armwise load") as fault:
+            load(run_dir)
+    assert "nothing is lost" in str(fault.value)
+    assert set(counts().values()) == {0}
+    load(run_dir)
+    assert counts()["request"] == 220
+
+
 def test_without_a_database_the_words_say_what_to_do(run_dir: Path, armwise_home: Path) -> None:
     with pytest.raises(StageFailed, match=r"ARMWISE_DB_URL \(now: none\).*armwise load"):
         load(run_dir)
