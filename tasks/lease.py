@@ -25,7 +25,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,18 @@ def stop_waiting(target: str, slot_name: str, who: str) -> None:
     """Leave the queue of a slot: another one of the target was free."""
     with slot.locked(target, slot_name, busy=SlotBusy) as state:
         slot.forget_waiting(state, who)
+
+
+def worth_asking(target: str, slots: Iterable[str], waiting_as: str) -> bool:
+    """Keep a waiting caller's places on this machine; may a claim succeed now? Reads two small files per slot."""
+    may = False
+    for name in slots:
+        with slot.locked(target, name, busy=SlotBusy) as state:
+            slot.note_waiting(state, waiting_as, now=time.time())
+            held = state["held_by"]
+            is_free = held is None or lapse(Path(held["run_dir"])) is not None
+            may = may or (is_free and slot.place(state, waiting_as) == 1)
+    return may
 
 
 def limit(run: "Run") -> tuple[float, str]:

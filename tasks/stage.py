@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -74,6 +74,16 @@ def done(name: str, run_dir: Path) -> bool:
     """Did this stage work to its end in this very attempt?"""
     notes = (artifact.read(path) for path in (run_dir / "phases").glob(f"{name}.*.json"))
     return any(note["state"] == "done" for note in notes)
+
+
+def failure(run_dir: Path, states: Mapping[str, str | None]) -> str | None:
+    """Why a run is no success, from the states that Airflow has of its stages; None: it is one."""
+    failed = [name for name in ORDER if states.get(name) in ("failed", "upstream_failed")]
+    if failed:
+        return f"this run failed in {failed[0]}; all that did not work: {', '.join(failed)}"
+    worked = [name for name in ORDER if name in NEEDS_LEASE and states.get(name) == "success"]
+    earlier = [name for name in worked if not done(name, run_dir)]
+    return f"{', '.join(earlier)} worked on an earlier attempt: clear from deploy" if earlier else None
 
 
 @contextmanager

@@ -72,11 +72,11 @@ def _draft(arm: str, target: str, plan: str, repeat: int, key: str | None) -> Ru
         raise errors[0]
     if errors or not (the_arm and the_target and the_plan and the_price):
         raise InvalidDocument("\n".join(map(str, errors)))
-    run_id = _run_id(arm, key)
-    attempt = int(known[-1].name) + 1 if (known := runs.attempts(run_id)) else 1
+    its_id = run_id(arm, key)
+    attempt = int(known[-1].name) + 1 if (known := runs.attempts(its_id)) else 1
     return Run(
-        folder=settings.runs() / run_id / str(attempt),
-        run_id=run_id,
+        folder=settings.runs() / its_id / str(attempt),
+        run_id=its_id,
         attempt=attempt,
         arm_name=arm,
         arm=the_arm,
@@ -135,7 +135,7 @@ def _pair_faults(name: str, arm: Arm, target_name: str, target: Target) -> list[
     return found + [f"{files[which]}: {words}" for which, _, words in split]
 
 
-def _run_id(arm: str, key: str | None) -> str:
+def run_id(arm: str, key: str | None) -> str:
     """Readable, and for a key the same each time."""
     if key is not None:
         return f"{arm}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
