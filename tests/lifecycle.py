@@ -101,6 +101,13 @@ def living(run_dir: Path) -> list[str]:
     return found
 
 
+def guards(run_dir: Path) -> list[int]:
+    """Pids of the run's supervisor and its watcher."""
+    found = [int(line.split()[0]) for line in living(run_dir) if "-m tasks.drivers._supervisor" in line]
+    assert len(found) == 2, found
+    return found
+
+
 def is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -123,9 +123,8 @@ def test_sigkill_of_supervisor_and_watcher_together_still_takes_the_engine(sandb
     run_dir = claimed(sandbox, grace_s=30)
     stage.perform("deploy", run_dir)
     engine = artifact.read(run_dir / "deployment.json")["engine_pid"]
-    for line in living(run_dir):
-        if "_supervisor" in line:
-            os.kill(int(line.split()[0]), signal.SIGKILL)
+    for pid in lifecycle.guards(run_dir):
+        os.kill(pid, signal.SIGKILL)
     until(lambda: not is_alive(engine), within_s=2)
 
 
@@ -161,9 +160,8 @@ def test_a_stale_lease_is_taken_over_only_after_its_engine_is_gone(sandbox, monk
     first = claimed(sandbox)
     stage.perform("deploy", first)
     engine = artifact.read(first / "deployment.json")["engine_pid"]
-    for line in living(first):  # both guards asleep: nobody enforces the lease
-        if "_supervisor" in line:
-            os.kill(int(line.split()[0]), signal.SIGSTOP)
+    for pid in lifecycle.guards(first):  # both guards asleep: nobody enforces the lease
+        os.kill(pid, signal.SIGSTOP)
     time.sleep(1.6)
     assert is_alive(engine)
     second = claim(arm="cpu-baseline", target="stand-in", plan="short")
@@ -189,9 +187,8 @@ def test_reap_frees_what_outlived_its_lease_and_nothing_else(sandbox, monkeypatc
     before = living(run_dir)
     assert leftovers.reap() == []
     assert living(run_dir) == before
-    for line in before:
-        if "_supervisor" in line:
-            os.kill(int(line.split()[0]), signal.SIGSTOP)
+    for pid in lifecycle.guards(run_dir):
+        os.kill(pid, signal.SIGSTOP)
     lifecycle.age(run_dir, renewed_at=time.time() - 31)
     reaped = leftovers.reap()
     assert [row["run_dir"] for row in reaped] == [str(run_dir)]

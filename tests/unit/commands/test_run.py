@@ -5,7 +5,6 @@ import signal
 import lifecycle
 import pytest
 import typer
-import yaml
 
 from tasks import artifact, database, lease, stage
 from tasks.commands import run as command
@@ -74,15 +73,13 @@ def test_what_fails_in_storing_does_not_keep_the_rest_from_it(stages, broken):
     assert stages[1] == list(stage.ORDER[1:])
 
 
-@pytest.mark.parametrize(("fail_on", "code"), [([], 0), (["slo_fail", "gate_fail"], 1), (["slo_fail"], 0)])
-def test_a_gate_that_fails_skips_the_load_and_is_no_failure_unless_the_plan_says_so(stages, sandbox, fail_on, code):
-    path = sandbox / "deploy" / "plans" / "smoke.yaml"
-    lifecycle.write_yaml(path, yaml.safe_load(path.read_text()) | {"fail_on": fail_on})
+def test_a_gate_that_fails_skips_the_load_and_is_no_failure_of_the_pipeline(stages, capsys):
     stages[0]["gate"] = lambda run_dir: artifact.write(
         run_dir / "gate.json", {"verdict": "FAIL", "reason": "3 of 40 cases"}
     )
-    assert go() == code
+    assert go() == 0
     assert stages[1] == ["deploy", "verify", "gate", "release", "validate", "load", "judge"]
+    assert "drive_agent: skipped: the gate said FAIL: 3 of 40 cases" in capsys.readouterr().out
 
 
 def test_no_database_is_one_line_and_no_failure(stages, monkeypatch, capsys):
