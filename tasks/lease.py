@@ -72,12 +72,6 @@ def acquire(run: "Run", *, waiting_as: str | None = None) -> Lease:
     return lease
 
 
-def stop_waiting(target: str, slot_name: str, who: str) -> None:
-    """Leave the queue of a slot: another one of the target was free."""
-    with slot.locked(target, slot_name, busy=SlotBusy) as state:
-        slot.forget_waiting(state, who)
-
-
 def worth_asking(target: str, slots: Iterable[str], waiting_as: str) -> bool:
     """Keep a waiting caller's places on this machine; may a claim succeed now? Reads two small files per slot."""
     may = False

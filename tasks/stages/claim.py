@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import arm as arms
-from tasks import artifact, catalog, drivers, lease, leftovers, settings, slo, stage
+from tasks import artifact, catalog, drivers, lease, leftovers, settings, slo, slot, stage
 from tasks import plan as plans
 from tasks import price as prices
 from tasks import run as runs
@@ -42,15 +42,15 @@ def claim(*, arm: str, target: str, plan: str, repeat: int = 1, key: str | None 
     for row in leftovers.reap():
         print(f"claim: freed what run {row['run_dir']} had left: {row['why']}", flush=True)
     busy = []
-    for slot in draft.target.slots:
-        wanted = dataclasses.replace(draft, slot=slot)
+    for name in draft.target.slots:
+        wanted = dataclasses.replace(draft, slot=name)
         try:
             held = lease.acquire(wanted, waiting_as=draft.run_id if key else None)
         except lease.SlotBusy as error:
             busy.append(str(error))
             continue
         for other in draft.target.slots if key else ():
-            lease.stop_waiting(target, other, draft.run_id)
+            slot.leave(target, other, draft.run_id, busy=lease.SlotBusy)
         return _begin(wanted, held, asked_at=min(asked_at, held["asked_at"]))
     raise lease.SlotBusy("\n".join(busy))
 
