@@ -17,6 +17,7 @@ from tasks.stage import StageFailed, Stopped
 
 DECLARED = (InvalidDocument, UnknownName, NotPinned)
 SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused, StackFailed)
+MACHINE = (OSError,)  # a full disk, a folder that may not be written: its own words name the file
 
 
 def app() -> typer.Typer:
@@ -37,7 +38,7 @@ def main() -> None:
     """Run the command line. A fault that a person can mend is printed as one message, with exit code 2."""
     try:
         app()()
-    except SPOKEN as error:
+    except (*SPOKEN, *MACHINE) as error:
         print(f"armwise: {error}", file=sys.stderr)
         sys.exit(2)
     except Stopped as error:

@@ -131,12 +131,12 @@ def until(asked: Callable[[], Any], *, within_s: float) -> Any:
     raise AssertionError(f"not within {within_s} s: {asked.__name__}")
 
 
-def armwise(*words: str) -> subprocess.Popen:
-    """The console script, as a shell would start it."""
-    program = Path(sys.executable).with_name("armwise")
-    return subprocess.Popen(
-        [str(program), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-    )
+def armwise(*words: str, file_bytes: int | None = None) -> subprocess.Popen:
+    """The console script, as a shell would start it. `file_bytes`: no file may grow beyond, as on a full disk."""
+    program = [str(Path(sys.executable).with_name("armwise")), *words]
+    if file_bytes is not None:
+        program = ["prlimit", f"--fsize={file_bytes}", *program]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
 
 
 def last_line(capsys: Any, begin: str) -> str:

@@ -265,6 +265,16 @@ def test_a_signal_while_the_engine_starts_still_releases(sandbox, armwise_home, 
     assert len(stored) == (2 if times == 1 else 0), said
 
 
+def test_a_full_disk_is_one_message_and_holds_nothing(sandbox, armwise_home):
+    plan = lifecycle.plan(sandbox, grace_s=30)
+    command = armwise("run", "cpu-baseline", "--target", "stand-in", "--plan", plan, file_bytes=0)
+    said = command.communicate(timeout=60)[0]
+    assert command.returncode == 2, said
+    assert said.startswith("armwise: ") and "File too large" in said and len(said.splitlines()) == 1
+    assert list(armwise_home.glob("runs/*/*")) == []
+    assert lease.lost(claim(arm="cpu-baseline", target="stand-in", plan=plan)) is None
+
+
 def test_a_key_and_a_gateway_that_only_the_owner_can_read(sandbox):
     run_dir = claimed(sandbox, grace_s=30)
     stage.perform("deploy", run_dir)
