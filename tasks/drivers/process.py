@@ -121,7 +121,9 @@ def _program(word: str) -> str:
 
 
 def _command(target: Target) -> list[str]:
-    return [_program(target.command[0]), *target.command[1:]]
+    """What starts the engine. It yields the CPU to the client on the same machine, whose stamps would wait for it."""
+    niceness = ["nice", "-n", str(target.nice)] if target.nice else []
+    return [*niceness, _program(target.command[0]), *target.command[1:]]
 
 
 def _executable(word: str) -> bool:
