@@ -32,7 +32,7 @@ def latency(by_arm: Mapping[str, Views]) -> Chart | None:
     missing = len(rows) - len(drawn)
     return Chart(
         "Latency: percentile and 95 % bounds",
-        {"$schema": SCHEMA, "data": {"values": drawn}, "width": 620, "height": {"step": 15}, "layer": [rule, point]},
+        {"$schema": SCHEMA, "data": {"values": drawn}, "width": 900, "height": {"step": 15}, "layer": [rule, point]},
         "A bar that ends at its dot has no bound on that side: n is too small."
         + (f" {missing} infinite percentiles (failures) are not drawn." if missing else ""),
     )
@@ -76,5 +76,5 @@ def phases(found: Views) -> Chart | None:
         },
         "tooltip": [{"field": "stage", "type": "nominal"}, {"field": "seconds", "type": "quantitative"}],
     }
-    spec = {"$schema": SCHEMA, "data": {"values": drawn}, "width": 620, "height": {"step": 18}, "mark": "bar"}
+    spec = {"$schema": SCHEMA, "data": {"values": drawn}, "width": 900, "height": {"step": 18}, "mark": "bar"}
     return Chart("Where the time went", spec | {"encoding": encoding})
