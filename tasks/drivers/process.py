@@ -110,14 +110,27 @@ def leftovers() -> list[dict[str, Any]]:
 
 
 def _declared(run: Run) -> dict[str, str]:
-    """Environment that target, arm and engine declare; the arm's own word counts last."""
+    """Environment that slot, engine, target and arm declare; the arm's own word counts last."""
     engine = catalog.module_of(engines, run.arm.engine)
-    return {**engine.environment(run.arm), **run.target.env, **run.arm.env, "VLLM_SERVER_DEV_MODE": "1"}
+    return {
+        **_devices(run.slot),
+        **engine.environment(run.arm),
+        **run.target.env,
+        **run.arm.env,
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
 
 
 def _program(word: str) -> str:
     """The first word of a command: a relative path with a folder in it is looked up in the checkout."""
     return str(settings.root() / word) if "/" in word and not word.startswith("/") else word
+
+
+def _devices(slot: str) -> dict[str, str]:
+    """A slot named gpu0 or gpu0+1 is those GPUs and no others; another name says nothing of GPUs."""
+    numbers = slot.removeprefix("gpu").split("+")
+    is_gpus = slot.startswith("gpu") and all(number.isdigit() for number in numbers)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if is_gpus else {}
 
 
 def _command(target: Target) -> list[str]:

@@ -61,6 +61,14 @@ def test_the_arms_environment_counts_over_the_targets(sandbox):
     assert (declared["A"], declared["B"], declared["VLLM_SERVER_DEV_MODE"]) == ("target", "arm", "1")
 
 
+@pytest.mark.parametrize(
+    ("slot", "devices"),
+    [("gpu0", "0"), ("gpu1", "1"), ("gpu2+3", "2,3"), ("cpu0", None), ("gpus", None), ("gpu", None)],
+)
+def test_a_slot_of_gpus_shows_the_engine_those_and_no_others(slot, devices):
+    assert process._devices(slot).get("CUDA_VISIBLE_DEVICES") == devices
+
+
 def test_the_tail_of_a_log_is_its_last_lines_however_long_it_is(tmp_path):
     log = tmp_path / "engine.log"
     assert process._tail(log, 20) == []
