@@ -88,6 +88,7 @@ def spoil_facts(run_dir: Path) -> None:
     edit(run_dir, "effective", differences=[{"flag": "max-num-seqs", "requested": 4, "effective": 128}])
     edit(run_dir, "gate", verdict="FAIL", reason="3 of 41", evaluated=1, cases=3)
     edit(run_dir, "release", proof={"processes_left": ["17 vllm"], "gateway_deregistered": False})
+    edit(run_dir, "gateway/tier", cache={"is_proven": False})
     edit(run_dir, "gateway/client", loop_lag_ms_p99=101.5, cpu_share=0.95)
     artifact.write(run_dir / "phases/drive_agent.2.json", {"stage": "drive_agent", "state": "failed", "error": "gone"})
     (run_dir / "phases/release.1.json").unlink()
@@ -104,6 +105,7 @@ FACTS = [
     "output_tokens_off 0.01079; client_output_tokens 1100; engine_output_tokens 1112",
     "rule 6 (gateway): the client's event loop was late by at most 100 ms, in 99 of 100 samples: loop_lag_ms_p99 101.5",
     "rule 6 (gateway): the client used at most 0.8 of the one core it can use: client_cpu_share 0.95",
+    "rule 8 (gateway): the prefix cache was empty when the tier began, shown by a probe: cache_is_proven_empty False",
     "rule 12 (run): no process of the run is left: processes_left 1",
     "rule 12 (run): the gateway no longer routes to the run: is_deregistered False",
 ]
