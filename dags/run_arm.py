@@ -9,6 +9,7 @@ To try again, clear `deploy` with everything after it: its setup makes a new att
 an attempt that has no deployment, and says so.
 """
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -32,15 +33,17 @@ FORM = {
     "plan": choice(plan.names(), "demo", "What is measured, how long, under which SLOs: a file in deploy/plans"),
     "repeat": Param(1, type="integer", minimum=1, description="Index of this repetition; each is a fresh deployment"),
 }
+POLITE = 10  # the machine may be measuring the next run already while this one is stored
 SAFE_TO_REPEAT = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
 
-def perform(name: str, *, hours: float, **options: object) -> Callable[[str], XComArg]:
+def perform(name: str, *, hours: float, nice: int = 0, **options: object) -> Callable[[str], XComArg]:
     """The task of one stage. Plans and leases bound its time far below `hours`, which only a hang reaches."""
 
     @task(task_id=name, execution_timeout=timedelta(hours=hours), **options)
     def work(run_dir: str) -> None:
         use_connection()
+        os.nice(nice)
         if because := stage.skipped(name, Path(run_dir)):
             raise AirflowSkipException(because)
         stage.perform(name, Path(run_dir))
@@ -54,6 +57,7 @@ def judge(run_dir: str, ti: object, dag_run: object) -> None:
     from tasks.report import of_run, page
 
     use_connection()
+    os.nice(POLITE)
     decided = None
     try:
         stage.perform("judge", Path(run_dir))
@@ -86,8 +90,8 @@ def run_arm() -> None:
         perform("drive_agent", hours=12)(run_dir),
     ]
     release = perform("release", hours=0.25, **SAFE_TO_REPEAT)(run_dir)
-    validate = perform("validate", hours=0.5, **SAFE_TO_REPEAT)(run_dir)
-    load = perform("load", hours=0.5, **SAFE_TO_REPEAT)(run_dir)
+    validate = perform("validate", hours=0.5, nice=POLITE, **SAFE_TO_REPEAT)(run_dir)
+    load = perform("load", hours=0.5, nice=POLITE, **SAFE_TO_REPEAT)(run_dir)
     last = judge(run_dir)
 
     chain(claim.as_setup(), *work, release, validate, load, last)
