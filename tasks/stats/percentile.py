@@ -107,13 +107,19 @@ def judge(
 ) -> Judged:
     """Does the `fraction`-quantile keep `objective` (lower is better)? Failures are +inf; `unit` is for the words."""
     unit = unit and f" {unit}"
+    wanted = f"{_plain(objective)}{unit}"
     found = percentile(values, fraction, effective_n=effective_n, one_sided=True)
     if found.upper is not None and found.upper <= objective:
-        return Judged("PASS", found, f"the upper bound {found.upper:,.4g}{unit} keeps {objective:,g}{unit}")
+        return Judged("PASS", found, f"the upper bound {_plain(found.upper)}{unit} keeps {wanted}")
     if found.lower is not None and found.lower > objective:
-        lower = f"{found.failed} of {found.n} failed" if math.isinf(found.lower) else f"{found.lower:,.4g}{unit}"
-        return Judged("FAIL", found, f"the lower bound ({lower}) breaks {objective:,g}{unit}")
-    return Judged("INCONCLUSIVE", found, _why_inconclusive(found, f"{objective:,g}{unit}"))
+        lower = f"{found.failed} of {found.n} failed" if math.isinf(found.lower) else f"{_plain(found.lower)}{unit}"
+        return Judged("FAIL", found, f"the lower bound ({lower}) breaks {wanted}")
+    return Judged("INCONCLUSIVE", found, _why_inconclusive(found, wanted))
+
+
+def _plain(value: float) -> str:
+    """Four digits that count, and no exponent: 14,070 and not 1.407e+04."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _why_inconclusive(found: Percentile, objective: str) -> str:

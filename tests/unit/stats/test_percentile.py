@@ -65,6 +65,19 @@ def test_thirty_failures_of_thirty_are_a_fail():
     assert "30 of 30 failed" in judged.reason
 
 
+@pytest.mark.parametrize(
+    ("measured", "objective", "words"),
+    [
+        (14066.4, 10_000, "the lower bound (14,066 ms) breaks 10,000 ms"),
+        (14066.4, 2_500_000, "the upper bound 14,066 ms keeps 2,500,000 ms"),
+        (0.12345, 0.1, "the lower bound (0.1235 ms) breaks 0.1 ms"),
+        (655.84, 500, "the lower bound (655.8 ms) breaks 500 ms"),
+    ],
+)
+def test_a_reason_is_written_without_exponents(measured, objective, words):
+    assert stats.judge([measured] * 60, objective=objective, fraction=0.5, unit="ms").reason == words
+
+
 def test_a_failure_is_not_forgotten():
     """One failure in 59 makes the 95 % upper bound infinite: no PASS, whatever the other 58 say."""
     judged = stats.judge([1.0] * 58 + [INF], objective=2, fraction=0.95)
