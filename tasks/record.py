@@ -1,4 +1,4 @@
-"""What one row of a tier holds: a model call (requests.jsonl) or a whole agent task (tasks.jsonl).
+"""What one row holds: of a tier a model call (requests.jsonl) or a whole agent task (tasks.jsonl), of the gate a case.
 
 A tier's folder: `requests.jsonl` has one row per model call in either tier; `tasks.jsonl` one per agent task, in the
 agent tier alone. They are spooled while the tier runs and compacted at its end to `requests.parquet` and
@@ -60,6 +60,7 @@ REQUEST: dict[str, type[Any]] = {
     "icl_ms_max": float,
     **MARKS,
 }
+GOLDEN = ("case_id", "category", "outcome", "reason", "is_known_limit", "steps", "tool_calls", "task_ms", "answer")
 TASK: dict[str, type[Any]] = {
     "task_id": str,
     **PLACE,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks import artifact, metrics, rows
+from tasks import artifact, metrics, record, rows
 from tasks.document import UNRESOLVED
 from tasks.run import TIERS, Run
 from tasks.stage import ORDER
@@ -80,9 +80,8 @@ def _run(run: Run, phases: list[Row]) -> Row:
         "error": error,
         **_validity(run.folder),
         **_gate(run),
-        **_effective(run.folder),
+        **_effective(run.folder, deployment),
         "image": deployment.get("image"),
-        "versions": deployment.get("versions"),
         "argv": deployment.get("argv"),
         "gpu_model": deployment.get("gpu_model"),
         "started_at": deployment.get("started_at"),
@@ -137,10 +136,16 @@ def _gate(run: Run) -> Row:
     }
 
 
-def _effective(folder: Path) -> Row:
+def _effective(folder: Path, deployment: Row) -> Row:
+    """What runs: versions are those of the host, known at deploy, and those that the engine told verify."""
     found = _optional(folder, "effective")
     keys = ("effective", "differences", "unverified", "weight_bytes", "kv_pool_tokens")
-    return {"effective_source": found.get("source"), **{key: found.get(key) for key in keys}}
+    versions = (deployment.get("versions") or {}) | (found.get("versions") or {})
+    return {
+        "effective_source": found.get("source"),
+        "versions": versions or None,
+        **{key: found.get(key) for key in keys},
+    }
 
 
 def _outcome(run: Run, phases: list[Row]) -> tuple[str, str | None, str | None]:
@@ -171,9 +176,8 @@ def _phases(folder: Path) -> Iterator[Row]:
 
 
 def _golden(folder: Path) -> Iterator[Row]:
-    columns = ("case_id", "category", "outcome", "reason", "is_known_limit", "steps", "tool_calls", "task_ms", "answer")
     for row in artifact.read_rows(folder / "golden.jsonl"):
-        yield {name: row.get(name) for name in columns}
+        yield {name: row.get(name) for name in record.GOLDEN}
 
 
 def _tier(folder: Path, tier: str, kind: rows.Kind) -> Iterator[Row]:

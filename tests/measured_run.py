@@ -97,8 +97,8 @@ def _write_identity(run_dir: Path, run_id: str, arm: str, plan: dict[str, Any]) 
     artifact.write(run_dir / "run.json", run)
     for name, content in (
         ("lease", lease),
-        ("deployment", deployment | {"ready_at": AT + 10, "start_s": 10.0, "argv": ["engine"], "versions": {}}),
-        ("effective", effective | {"requested": {}, "effective": {}, "versions": {}}),
+        ("deployment", deployment | {"ready_at": AT + 10, "start_s": 10.0, "argv": ["engine"], "versions": {"armwise": "0.1"}}),
+        ("effective", effective | {"requested": {}, "effective": {}, "versions": {"vllm": "0.32.0"}}),
         ("gate", gate),
         ("release", release),
     ):

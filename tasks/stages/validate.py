@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMAT = 1
-COLUMNS = {"requests": list(record.REQUEST), "tasks": list(record.TASK)}
+COLUMNS = {"requests": list(record.REQUEST), "tasks": list(record.TASK), "golden": list(record.GOLDEN)}
 Document = dict[str, Any]
 Rows = rows.Rows
 

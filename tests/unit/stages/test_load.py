@@ -83,6 +83,7 @@ def test_values_arrive_as_they_were_measured(postgres: str, run_dir: Path) -> No
     assert asked("select state, failed_stage, is_valid, is_gated, gate_verdict, gpu_held_s, control from run") == [
         ("done", None, True, True, "PASS", 100.0, None)
     ]
+    assert asked("select versions from run") == [({"armwise": "0.1", "vllm": "0.32.0"},)]
 
 
 def test_loading_twice_writes_nothing_again(postgres: str, run_dir: Path) -> None:
