@@ -8,6 +8,7 @@
 -- column control: the arm that it is compared with
 -- column engine: which server; rows of the sim are no measurements
 -- column plan: what was measured
+-- column plan_digest: of the plan's content; two runs of a plan that was edited between them measured different things
 -- column target: where
 -- column repeat: index of the repetition, each a deployment of its own
 -- column state: done, gate_failed (the tiers were skipped) or failed
@@ -16,6 +17,7 @@
 -- column is_valid: no rule that keeps a result honest was broken
 -- column invalid_reasons: the rules that were broken
 -- column gate: verdict of the golden gate; UNGATED where the plan skipped it
+-- column golden_sha256: which golden set it was, by its content
 -- column golden_passed: cases that passed, known limits of the model left out
 -- column golden_cases: cases that were evaluated, known limits of the model left out
 -- column requests: model calls of both tiers, warm-up and aborted ones included
@@ -23,17 +25,20 @@
 -- column tasks: agent tasks, warm-up and aborted ones included
 -- column successful_tasks: those of them that ended right
 -- column gpu_model: the accelerator; null on a CPU
+-- column versions: of engine, libraries and host
+-- column varies: the keys in which the arm may differ from its control, as JSON
 -- column start_s: seconds from start to ready
 -- column gpu_held_s: seconds from binding the slot to proven release
 -- column ended_at: when the last stage ended
 create view report.run as
 select
-    run.run_id, run.attempt, run.claimed_at, run.arm, run.control, run.engine, run.plan, run.target, run.repeat,
+    run.run_id, run.attempt, run.claimed_at, run.arm, run.control, run.engine, run.plan, run.plan_digest,
+    run.target, run.repeat,
     run.state, run.failed_stage, run.error, run.is_valid, array_to_string(run.invalid_reasons, '; ') as invalid_reasons,
-    case when run.is_gated then run.gate_verdict else 'UNGATED' end as gate,
+    case when run.is_gated then run.gate_verdict else 'UNGATED' end as gate, run.golden_sha256,
     golden.passed as golden_passed, golden.cases as golden_cases,
     request.n as requests, request.failed as failed_requests, task.n as tasks, task.successful as successful_tasks,
-    run.gpu_model, run.start_s, run.gpu_held_s, run.ended_at
+    run.gpu_model, run.versions, run.documents #> array['run', 'arm', 'document', 'varies'] as varies, run.start_s, run.gpu_held_s, run.ended_at
 from run
 cross join lateral (
     select count(*) filter (where outcome = 'pass') as passed, count(*) as cases

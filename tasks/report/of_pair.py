@@ -17,7 +17,8 @@ BLOCKS = 4  # of fresh deployments in mirrored order, at the least
 WHY = f"no noise floor: 1 deployment each; the plan needs at least {BLOCKS} blocks"
 NOTE = f"INCONCLUSIVE: {WHY}. The last column compares the bounds of these two deployments, and is no verdict."
 COLUMNS = ["indicator", "control", "arm", "arm / control", "n control", "n arm", "outcome", "within these deployments"]
-ALIKE = ("engine", "plan", "target", "gpu_model")  # what must not differ between two compared runs
+ALIKE = ("engine", "plan", "plan_digest", "target", "gpu_model", "golden_sha256")  # must not differ between two runs
+OF_THE_ENGINE = {"engine", "version", "image"}  # keys of an arm: where it varies one of them, versions may differ
 FIRST = ("agent", "ttft_ms", "later")
 BRIEF = (("ttft_ms", "e2e_ms", "tpot_ms", "task_ms"), (0.5, 0.95))  # in the terminal; all is on the page
 Pair = tuple[Views, Views]
@@ -53,6 +54,11 @@ def _run(name: str) -> Row:
 def _unlike(runs: tuple[Row, Row]) -> list[str]:
     """Differences that are not the arm's, and make any comparison doubtful."""
     found = [f"{what}: {runs[0][what]} and {runs[1][what]}" for what in ALIKE if runs[0][what] != runs[1][what]]
+    if not OF_THE_ENGINE & {key for run in runs for key in run["varies"] or []}:
+        versions = [run["versions"] or {} for run in runs]
+        names = sorted({name for known in versions for name in known})
+        pairs = [(name, *(known.get(name, "not known") for known in versions)) for name in names]
+        found += [f"version of {name}: {first} and {second}" for name, first, second in pairs if first != second]
     if None not in (runs[0]["control"], runs[1]["control"]):
         found.append(f"neither arm is the other's control ({runs[0]['control']}, {runs[1]['control']})")
     elif runs[1]["control"] not in (None, runs[0]["arm"]):

@@ -22,16 +22,16 @@ Key = tuple[Any, ...]
 
 def head(run: Row) -> Table:
     """Who the run is, and whether it may be relied on."""
-    golden = f"{run['golden_passed']} of {run['golden_cases']} cases" if run["golden_cases"] else "no case"
+    golden = f"{run['golden_passed']} of {run['golden_cases']} cases passed (known limits of the model left out)"
     facts = [
         ("validity", verdict("valid" if run["is_valid"] else "INVALID"), run["invalid_reasons"] or ""),
         ("pipeline", verdict(run["state"]), " ".join(filter(None, (run["failed_stage"], run["error"])))),
-        ("golden gate", verdict(run["gate"]), f"{golden} passed (known limits of the model left out)"),
+        ("golden gate", verdict(run["gate"]), golden if run["golden_cases"] else "no case was evaluated"),
         ("arm", cell(run["arm"]), f"control: {run['control'] or 'none, it is one'}"),
         (
             "plan, target",
             cell(f"{run['plan']}, {run['target']}"),
-            f"engine {run['engine']}; {run['gpu_model'] or 'CPU'}",
+            f"engine {run['engine']}; {run['gpu_model'] or 'no GPU seen'}",
         ),
         ("requests", cell(run["requests"]), f"{run['failed_requests']} failed (both tiers, warm-up included)"),
         ("agent tasks", cell(run["tasks"]), f"{run['successful_tasks']} ended right"),

@@ -134,7 +134,7 @@ def _cost(run: Run, lens: str, **figures: Any) -> Document:
     return {
         "lens": lens,
         "usd_per_task": None,
-        "tasks": 0,
+        "tasks": None,
         "gpu_s": None,
         "price_usd_per_hour": None if isinstance(price, str) else price,
         "price_key": run.arm.price,

@@ -171,6 +171,23 @@ def test_compare_takes_the_latest_valid_run(home):
     assert of_pair.build(CONTROL, ARM).name == "c3-against-a1"
 
 
+def test_what_must_not_differ_is_an_alarm(home):
+    two_runs(home)
+    assert of_pair.build(CONTROL, ARM).alarms == []
+
+    def another(run_dir):
+        for name, changes in (("effective", {"versions": {"vllm": "0.33.0"}}), ("gate", {"golden_sha256": "e" * 64})):
+            artifact.write(run_dir / f"{name}.json", artifact.read(run_dir / f"{name}.json") | changes)
+        told = artifact.read(run_dir / "run.json")
+        told["plan"]["document"]["seed"] += 1
+        artifact.write(run_dir / "run.json", told)
+
+    stored_run(home, "c2", CONTROL, spoil=another)
+    alarms = "\n".join(of_pair.build("c2", "a1").alarms)
+    for words in ("NOT ALIKE: plan_digest: ", "NOT ALIKE: golden_sha256: eeee", "version of vllm: 0.33.0 and 0.32.0"):
+        assert words in alarms
+
+
 def test_an_invalid_run_is_greyed_with_its_reasons(home):
     two_runs(home)
     stored_run(home, "c2", CONTROL, spoil=unproven)
