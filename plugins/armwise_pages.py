@@ -65,8 +65,9 @@ def run_folder(path: str = "") -> Response:
 def _shown(root: Path, name: str) -> Response:
     """A file below root, or the list of a folder. 404 for everything else."""
     path = (root / name).resolve()
-    hidden = any(part.startswith(".") for part in Path(name).parts)
-    if hidden or not path.is_relative_to(root.resolve()) or not path.exists():
+    if not path.is_relative_to(root.resolve()) or not path.exists():
+        raise HTTPException(404, f"no {name}")
+    if _is_hidden(path.relative_to(root.resolve())) or _is_hidden(Path(name)):
         raise HTTPException(404, f"no {name}")
     if path.is_dir():
         return HTMLResponse(_listing(path, root.resolve()))
@@ -75,11 +76,18 @@ def _shown(root: Path, name: str) -> Response:
     return FileResponse(path, media_type=SHOWN[path.suffix])
 
 
+def _is_hidden(path: Path) -> bool:
+    """Lock files and the like, and what holds a key: the registrations of a gateway that a run brought are JSON too."""
+    from tasks.leftovers import SECRETS
+
+    return any(part.startswith(".") for part in path.parts) or path.name in {Path(name).name for name in SECRETS}
+
+
 def _listing(folder: Path, root: Path) -> str:
     rows = [
         f'<li><a href="{PREFIX}/runs/{quote(str(entry.relative_to(root)))}">{html.escape(entry.name)}</a></li>'
         for entry in sorted(folder.iterdir())
-        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix in SHOWN)
+        if not _is_hidden(Path(entry.name)) and (entry.is_dir() or entry.suffix in SHOWN)
     ]
     title = html.escape(str(folder.relative_to(root.parent)))
     return f"<!doctype html><title>{title}</title><h1>{title}</h1><ul>{''.join(rows)}</ul>"

@@ -3,7 +3,8 @@
 The supervisor ends a run's processes when its lease lapses. What is left is what outlived even that: both guards were
 killed, or the machine was too busy. A run with a live lease is never touched; one whose lease lapsed a moment ago is
 still its supervisor's to stop. Found by markers and leases, never by names. A slot whose holder's lease is over needs
-no freeing: the next claim takes it. What was freed is noted in `<home>/reaped.jsonl`.
+no freeing: the next claim takes it. The gateway forgets the run too, or a server that is not ours would keep its arm's
+technique from every later run. What was freed is noted in `<home>/reaped.jsonl`.
 """
 
 import json
@@ -11,10 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks import artifact, catalog, drivers, lease, settings
-from tasks.drivers import _supervised
+from tasks import artifact, catalog, drivers, lease, run, settings
+from tasks.drivers import _key, _supervised
+from tasks.gateway import client
+from tasks.stages.deploy import GATEWAY_FOLDER, owner
 
 Leftover = dict[str, Any]  # run_dir, why, processes
+SECRETS = (_key.NAME, f"{GATEWAY_FOLDER}/token", f"{GATEWAY_FOLDER}/backends.json")
 
 
 def reap() -> list[Leftover]:
@@ -33,7 +37,11 @@ def find() -> list[Leftover]:
 def free(run_dir: Path, why: str) -> Leftover:
     """Stop what is left of one run, whose lease is over, and end that lease for good."""
     lease.end(run_dir, f"reaped: {why}")
-    return {"run_dir": str(run_dir), "why": why, **stop(run_dir, {}, reason=why)}
+    stopped = stop(run_dir, {}, reason=why)
+    deregister(run_dir, {})
+    if not stopped["processes_left"]:
+        forget_secrets(run_dir)
+    return {"run_dir": str(run_dir), "why": why, **stopped}
 
 
 def stop(run_dir: Path, deployment: dict[str, Any], *, reason: str) -> dict[str, list[str]]:
@@ -44,6 +52,28 @@ def stop(run_dir: Path, deployment: dict[str, Any], *, reason: str) -> dict[str,
         "freed": [words for proof in proofs for words in proof["freed"]],
         "processes_left": list(dict.fromkeys(words for proof in proofs for words in proof["processes_left"])),
     }
+
+
+def deregister(run_dir: Path, deployment: dict[str, Any]) -> bool:
+    """Is the gateway without this run? One that the run brought goes with it; one that is gone routes nothing."""
+    if deployment.get("gateway_started"):
+        return True
+    try:
+        this, gateway = run.read(run_dir), client.find()
+        if gateway is not None:
+            client.deregister(gateway, this.technique, owner(this))
+    except client.GatewayFailed as error:
+        print(f"{run_dir}: {error}", flush=True)
+        return False
+    except (artifact.BrokenArtifact, ValueError):  # without run.json nothing was ever registered
+        return True
+    return True
+
+
+def forget_secrets(run_dir: Path) -> None:
+    """Remove the keys that a run folder held; only after its processes are gone."""
+    for name in SECRETS:
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def driver_name(run_dir: Path) -> str:

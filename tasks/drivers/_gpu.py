@@ -6,9 +6,22 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def memory_used_mib() -> list[int] | None:
-    """Memory in use per GPU, in MiB; None: no GPU to be seen."""
-    return _with_devices(lambda nvml, devices: [nvml.nvmlDeviceGetMemoryInfo(d).used // 2**20 for d in devices])
+def of_slot(slot: str) -> list[int] | None:
+    """A slot named gpu0 or gpu0+1 is those GPUs, in the order of the PCI bus; another name says nothing of GPUs."""
+    numbers = slot.removeprefix("gpu").split("+")
+    is_gpus = slot.startswith("gpu") and all(number.isdigit() for number in numbers)
+    return [int(number) for number in numbers] if is_gpus else None
+
+
+def memory_used_mib(slot: str) -> list[int] | None:
+    """Memory in use per GPU of the slot, in MiB; of every GPU where its name says nothing. None: none to be seen."""
+    numbers = of_slot(slot)
+
+    def ask(nvml: Any, devices: list[Any]) -> list[int]:
+        chosen = devices if numbers is None else [devices[n] for n in numbers if n < len(devices)]
+        return [nvml.nvmlDeviceGetMemoryInfo(device).used // 2**20 for device in chosen]
+
+    return _with_devices(ask)
 
 
 def model() -> str | None:

@@ -15,5 +15,6 @@ def write(run_dir: Path, text: str) -> None:
 
 
 def read(run_dir: Path) -> str | None:
-    """The key, or None for a server without one."""
-    return (run_dir / NAME).read_text(encoding="utf-8").strip() or None
+    """The key, or None for a server without one or a run that was released."""
+    path = run_dir / NAME
+    return path.read_text(encoding="utf-8").strip() or None if path.exists() else None

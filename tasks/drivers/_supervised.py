@@ -20,8 +20,17 @@ from tasks.stage import StageFailed
 START_S = 30.0  # for the supervisor to be there; it takes a fifth of a second on an idle machine
 STOP_S = 20.0  # its own 5 s after SIGTERM and 10 s after SIGKILL, and some
 # An engine must not read settings that its arm does not declare, nor secrets that it has no use for.
-KEPT_OUT = ("VLLM_", "AIRFLOW", "PYTHON", "VIRTUAL_ENV", "LOCUST_", "ARMWISE_DB_URL", "ARMWISE_GATEWAY_")
-SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS")
+KEPT_OUT = (
+    "VLLM_",
+    "AIRFLOW",
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "LOCUST_",
+    "ARMWISE_DB_",
+    "ARMWISE_AIRFLOW_",
+    "ARMWISE_GATEWAY_",
+)
+SECRET = ("_KEY", "_TOKEN", "_SECRET", "PASSWORD", "_CREDENTIALS")
 HANDED_ON = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # without them, gated models cannot be read
 
 

@@ -127,10 +127,11 @@ def _program(word: str) -> str:
 
 
 def _devices(slot: str) -> dict[str, str]:
-    """A slot named gpu0 or gpu0+1 is those GPUs and no others; another name says nothing of GPUs."""
-    numbers = slot.removeprefix("gpu").split("+")
-    is_gpus = slot.startswith("gpu") and all(number.isdigit() for number in numbers)
-    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if is_gpus else {}
+    """The engine sees the slot's GPUs and no others."""
+    numbers = _gpu.of_slot(slot)
+    if numbers is None:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _command(target: Target) -> list[str]:

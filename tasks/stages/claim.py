@@ -149,7 +149,7 @@ def _begin(run: Run, held: dict[str, Any], *, asked_at: float) -> Path:
         "began_at": asked_at,
         "pid": os.getpid(),
         "waited_s": held["acquired_at"] - asked_at,
-        "gpu_memory_mib": _gpu.memory_used_mib(),
+        "gpu_memory_mib": _gpu.memory_used_mib(run.slot),
     }
     try:
         content = runs.document(dataclasses.replace(run, claimed_at=held["acquired_at"]))

@@ -16,14 +16,10 @@ from typing import Any
 
 from tasks import artifact, lease, leftovers, stage
 from tasks.drivers import _gpu
-from tasks.gateway import client
-from tasks.run import Run, read
-from tasks.stages.deploy import GATEWAY_FOLDER, owner
 
 FORMAT = 1
 GPU_BACK_S = 30.0  # for a driver to take back the memory of a process that is gone
 GPU_SLACK_MIB = 64
-SECRETS = ("engine.key", f"{GATEWAY_FOLDER}/token", f"{GATEWAY_FOLDER}/backends.json")
 
 
 def release(run_dir: Path) -> Path:
@@ -34,23 +30,22 @@ def release(run_dir: Path) -> Path:
     was_held = lease.lapse(run_dir) is None
     reason = _reason(run_dir)
     deployment = _read(run_dir / "deployment.json")
-    deregistered = _deregister(run_dir, deployment)
+    deregistered = leftovers.deregister(run_dir, deployment)
     stopped = leftovers.stop(run_dir, deployment, reason=reason)
     if stopped["processes_left"]:
         left = "; ".join(stopped["processes_left"])
         raise stage.StageFailed(f"{run_dir}: cannot be stopped: {left}. The slot stays taken; try: armwise reap")
     released_at = _proven_at(run_dir)
-    memory = _gpu_memory(run_dir)
-    for name in SECRETS:
-        (run_dir / name).unlink(missing_ok=True)
+    held = _read(run_dir / "lease.json")
+    memory, acquired_at = _gpu_memory(run_dir, str(held.get("slot"))), held.get("acquired_at")
+    leftovers.forget_secrets(run_dir)
     lease.give_back(run_dir, f"released: {reason}")
-    acquired_at = _read(run_dir / "lease.json").get("acquired_at")
     content: dict[str, Any] = {
         "format": FORMAT,
         "was_held": was_held,
         "freed": stopped["freed"],
         "proof": {"processes_left": [], "gateway_deregistered": deregistered, "gpu_memory_mib": memory},
-        "held_s": released_at - acquired_at if acquired_at else 0.0,
+        "held_s": released_at - acquired_at if acquired_at else None,
         "billed_from": acquired_at,
         "released_at": released_at,
         "reason": reason,
@@ -69,21 +64,6 @@ def _reason(run_dir: Path) -> str:
     return why or "the work is done"
 
 
-def _deregister(run_dir: Path, deployment: dict[str, Any]) -> bool:
-    """Is the gateway without this run? One that the run brought goes with it; one that is gone routes nothing."""
-    if deployment.get("gateway_started"):
-        return True
-    run = _run(run_dir)
-    try:
-        gateway = client.find()
-        if run is not None and gateway is not None:
-            client.deregister(gateway, run.technique, owner(run))
-    except client.GatewayFailed as error:
-        print(f"release: {error}", flush=True)
-        return False
-    return True
-
-
 def _proven_at(run_dir: Path) -> float:
     """When nothing was left: now, or when the supervisor had ended it all, if that was before."""
     ended = _read(run_dir / "supervisor.json")
@@ -92,26 +72,20 @@ def _proven_at(run_dir: Path) -> float:
     return time.time()
 
 
-def _gpu_memory(run_dir: Path) -> dict[str, list[int]] | None:
-    """MiB in use per GPU before the claim and now, once it is back or the wait for that is over; None without a GPU."""
+def _gpu_memory(run_dir: Path, slot: str) -> dict[str, list[int]] | None:
+    """MiB in use per GPU of the slot, before the claim and now: back, or waited for in vain. None: no GPU."""
     claims = [_read(path) for path in sorted((run_dir / "phases").glob("claim.*.json"))]
     before = claims[-1].get("gpu_memory_mib") if claims else None
     if before is None:
         return None
     deadline = time.monotonic() + GPU_BACK_S
-    after = _gpu.memory_used_mib()
+    after = _gpu.memory_used_mib(slot)
     while after and any(a > b + GPU_SLACK_MIB for a, b in zip(after, before, strict=False)):
         if time.monotonic() > deadline:
             break
         time.sleep(0.5)
-        after = _gpu.memory_used_mib()
+        after = _gpu.memory_used_mib(slot)
     return {"before": before, "after": after or []}
-
-
-def _run(run_dir: Path) -> Run | None:
-    with suppress(artifact.BrokenArtifact, ValueError):
-        return read(run_dir)
-    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

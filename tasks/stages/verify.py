@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks import artifact, catalog, engines
 from tasks.arm import flatten
+from tasks.drivers import _key
 from tasks.engines._http import FAULTS
 from tasks.run import Run, read
 from tasks.stage import StageFailed
@@ -31,7 +32,7 @@ def verify(run_dir: Path) -> Path:
 def _document(run: Run, deployment: dict[str, Any]) -> dict[str, Any]:
     engine = catalog.module_of(engines, run.arm.engine)
     try:
-        found = engine.effective(deployment["url"], _key(run), deployment.get("log"))
+        found = engine.effective(deployment["url"], _key.read(run.folder), deployment.get("log"))
     except FAULTS as error:
         raise StageFailed(f"{deployment['url']}: {run.arm.engine} does not show its configuration: {error}") from error
     differences, unverified = engine.compare(run.arm, found)
@@ -52,11 +53,6 @@ def _document(run: Run, deployment: dict[str, Any]) -> dict[str, Any]:
         "versions": found["versions"],
         "process_start_time": found["process_start_time"],
     }
-
-
-def _key(run: Run) -> str | None:
-    path = run.folder / "engine.key"
-    return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
 def _words(row: dict[str, Any]) -> str:

@@ -9,9 +9,11 @@ import time
 import lifecycle
 import pytest
 from lifecycle import claimed
+from scripted_upstream import gateway
 
 from tasks import leftovers
-from tasks.drivers import _processes, process
+from tasks.drivers import _key, _processes, process
+from tasks.gateway import client
 
 
 @pytest.fixture
@@ -62,6 +64,19 @@ def test_a_home_that_is_not_there_proves_nothing(tmp_path, start):
     elsewhere = tmp_path / "gone" / "runs" / "r" / "1"
     start(elsewhere)
     assert found(elsewhere) == []
+
+
+def test_a_run_that_is_freed_leaves_no_key_and_no_technique_behind(sandbox, armwise_home, monkeypatch):
+    """Else a server that is not ours, and so lives on, would keep its technique from every later run."""
+    run_dir = claimed(sandbox, grace_s=30)
+    _key.write(run_dir, "secret")
+    with gateway(armwise_home / "gateway") as to:
+        monkeypatch.setattr(client, "find", lambda: to)
+        client.register(to, "cpu-baseline", "http://127.0.0.1:9", "tiny", "secret", f"{run_dir.parent.name}/1")
+        client.register(to, "other", "http://127.0.0.1:9", "tiny", None, "another/1")
+        leftovers.free(run_dir, "its slot is wanted")
+        assert [row["technique"] for row in client.registered(to)] == ["other"]
+    assert not (run_dir / _key.NAME).exists()
 
 
 def test_the_command_says_when_there_is_nothing(sandbox):

@@ -1,11 +1,14 @@
 """What the process driver hands to an engine, and what it says of an arm that cannot run. No process is started."""
 
+import sys
+from types import SimpleNamespace
+
 import lifecycle
 import pytest
 
 from tasks import arm, target
 from tasks import run as runs
-from tasks.drivers import _supervised, process
+from tasks.drivers import _gpu, _supervised, process
 
 
 @pytest.fixture
@@ -47,6 +50,8 @@ def test_declared_environment_counts_and_the_operators_own_settings_do_not():
         "AIRFLOW__CORE__FERNET_KEY": "k",
         "OPENAI_API_KEY": "k",
         "ARMWISE_DB_URL": "postgresql://u:p@h/d",
+        "ARMWISE_AIRFLOW_DB_URL": "postgresql://u:p@h/a",
+        "PGPASSWORD": "p",
         "AWS_SECRET_ACCESS_KEY": "k",
     }
     assert _supervised.inherited(ours) == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "HF_TOKEN": "hub"}
@@ -67,6 +72,24 @@ def test_the_arms_environment_counts_over_the_targets(sandbox):
 )
 def test_a_slot_of_gpus_shows_the_engine_those_and_no_others(slot, devices):
     assert process._devices(slot).get("CUDA_VISIBLE_DEVICES") == devices
+
+
+def test_memory_is_read_of_the_slots_gpus_alone(monkeypatch):
+    """A run on the GPU beside it comes and goes; that is none of this run's memory."""
+    used = [100, 70_000, 300]
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        NVMLError=OSError,
+        nvmlDeviceGetCount=lambda: len(used),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=used[device] * 2**20),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert _gpu.memory_used_mib("gpu0") == [100]
+    assert _gpu.memory_used_mib("gpu0+2") == [100, 300]
+    assert _gpu.memory_used_mib("all-of-it") == used
+    assert _gpu.memory_used_mib("gpu7") == []
 
 
 def test_the_tail_of_a_log_is_its_last_lines_however_long_it_is(tmp_path):

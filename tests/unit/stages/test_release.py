@@ -85,8 +85,15 @@ def test_it_deregisters_its_own_attempt_alone(sandbox, monkeypatch):
     assert asked == [("the gateway", "cpu-baseline", f"{run_dir.parent.name}/1")]
 
 
+def test_what_was_never_claimed_has_no_bill_rather_than_one_of_nothing(sandbox):
+    run_dir = claimed(sandbox, grace_s=30)
+    (run_dir / "lease.json").write_text("{")
+    content = released(run_dir)
+    assert (content["held_s"], content["billed_from"]) == (None, None)
+
+
 def test_gpu_memory_is_waited_for_and_stored(sandbox, monkeypatch):
     readings = iter([[500, 10], [9_000, 10], [540, 10]])
-    monkeypatch.setattr(_gpu, "memory_used_mib", lambda: next(readings))
+    monkeypatch.setattr(_gpu, "memory_used_mib", lambda slot: next({"s0": readings}[slot]))
     run_dir = claimed(sandbox, grace_s=30)
     assert released(run_dir)["proof"]["gpu_memory_mib"] == {"before": [500, 10], "after": [540, 10]}
