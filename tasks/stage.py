@@ -51,11 +51,13 @@ def perform(name: str, run_dir: Path) -> Path:
             )
         with _stop_on_sigterm(), lease.kept_alive(run_dir), _phase(name, run_dir):
             try:
-                return work(run_dir)
+                output = work(run_dir)
             except Exception as error:
                 if lost := lease.lost(run_dir):
                     raise lost from error
                 raise
+            lease.check(run_dir)  # work that outlived its lease was done on a machine that may be another run's
+            return output
     with _stop_on_sigterm(), _phase(name, run_dir):
         return work(run_dir)
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import tasks
 from tasks import artifact, catalog, drivers, engines, lease, rows, run
+from tasks.drivers import _key
 from tasks.stage import StageFailed
 from tasks.traffic import cache, compact, scrape
 from tasks.traffic.progress import Progress
@@ -47,7 +48,7 @@ def drive(run_dir: Path, tier: str) -> Path:
         return path
     _refuse_ungated(run_dir)
     deployment = artifact.read(run_dir / "deployment.json")
-    sources = scrape.sources(deployment, _key(run_dir), catalog.module_of(engines, deployment["engine"]).METRICS)
+    sources = scrape.sources(deployment, _key.read(run_dir), catalog.module_of(engines, deployment["engine"]).METRICS)
     engine = next((source for source in sources if source.source == "engine"), None)
     path.parent.mkdir(exist_ok=True)
     note: dict[str, Any] = {"format": FORMAT, "tier": tier, "started_at": time.time()}
@@ -253,8 +254,3 @@ def _last_words(deployment: Mapping[str, Any]) -> str:
 def _lines(path: Path) -> str:
     found = path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
     return "".join(f"\n    {line[:300]}" for line in found) or " (it is empty)"
-
-
-def _key(run_dir: Path) -> str | None:
-    path = run_dir / "engine.key"
-    return path.read_text(encoding="utf-8").strip() or None if path.exists() else None

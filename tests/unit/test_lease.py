@@ -87,6 +87,22 @@ def test_kept_alive_outlives_the_grace_and_silence_does_not(sandbox):
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("lease")] == []
 
 
+def test_work_that_outlived_its_lease_is_no_success(sandbox, monkeypatch):
+    """A gate whose engine was taken away finds its calls refused, and would call that a finding."""
+    run_dir = claimed(sandbox, grace_s=30)
+    artifact.write(run_dir / "deployment.json", {})
+
+    def gate(folder):
+        lease.end(folder, "the spend cap is reached")
+        return folder / "gate.json"
+
+    monkeypatch.setattr("tasks.stages.gate.gate", gate)
+    with pytest.raises(LeaseLost, match="the spend cap is reached"):
+        stage.perform("gate", run_dir)
+    assert not stage.done("gate", run_dir)
+    assert artifact.read(run_dir / "phases" / "gate.1.json")["state"] == "failed"
+
+
 def test_a_holder_whose_slot_went_to_another_is_told_by_whom(sandbox):
     first = again_after_silence(sandbox)
     second = again(key="dag run 1")
