@@ -7,6 +7,7 @@ and run_id and attempt.
 
 Stamps are integers of one monotonic clock, None for what did not happen. `failure` is None for a good row, else one of
 FAILURES. A row that our own client cut off when the level's time was up is `is_aborted`: no failure and no success.
+Its latency counts as infinite if it was waited for as long as the whole drain (tasks/stats/series.py).
 """
 
 from typing import Any

@@ -21,7 +21,7 @@
 -- column lower: lower end of the two-sided 95 percent bound; null where there are too few samples for one
 -- column upper: upper end of it
 -- column n: samples
--- column failed: those of them that failed, each counted as infinite
+-- column failed: those of them that failed, or were cut off after the whole drain, each counted as infinite
 -- column effective_n: samples that count as independent of each other
 -- column claimed_at: when the run got its slot
 create view report.latency as

@@ -1,6 +1,7 @@
 """judge: percentiles with bounds, SLO verdicts and costs of one run, from its rows. Writes judgement.json.
 
-Warm-up rows and rows that our own client cut off are not counted. An invalid run is judged like any other and marked;
+Warm-up rows are not counted; what our own client cut off after the whole drain is infinite, and what it cut off sooner
+is not counted (tasks/stats/series.py). An invalid run is judged like any other and marked;
 its numbers are shown with the reasons and are never part of a comparison. Verdicts are rows, not failures of this
 stage, unless the plan's `fail_on` says so; then the judgement is stored first.
 
@@ -53,7 +54,7 @@ def judgement(run: Run) -> Document:
         "format": FORMAT,
         "is_valid": validation.get("is_valid"),
         "reasons": validation.get("reasons", ["not validated"]),
-        "percentiles": list(_percentiles(levels)),
+        "percentiles": list(_percentiles(run, levels)),
         "verdicts": verdicts,
         "costs": [_all_in(run, levels), _sustained(run, levels, verdicts)],
     }
@@ -72,15 +73,20 @@ def _levels(run: Run) -> Levels:
     return found
 
 
-def _percentiles(levels: Levels) -> Iterator[Document]:
+def _drain_ms(run: Run, tier: str) -> float:
+    return float(getattr(run.plan.tiers, tier).drain_s * 1e3)
+
+
+def _percentiles(run: Run, levels: Levels) -> Iterator[Document]:
     for tier in TIERS:
+        cut_ms = _drain_ms(run, tier)
         for level, sent in levels[tier, "request"].items():
             for steps in STEPS[tier]:
                 for name in REQUEST_METRICS:
-                    found = series.of(sent, metrics.BY_NAME[name], steps=steps)
+                    found = series.of(sent, metrics.BY_NAME[name], steps=steps, cut_after_ms=cut_ms)
                     yield from _quantiles(found, tier=tier, level=level, steps=steps, metric=name)
     for level, tasks in levels["agent", "task"].items():
-        found = series.of(tasks, metrics.BY_NAME["task_ms"])
+        found = series.of(tasks, metrics.BY_NAME["task_ms"], cut_after_ms=_drain_ms(run, "agent"))
         yield from _quantiles(found, tier="agent", level=level, steps="all", metric="task_ms")
 
 
@@ -110,7 +116,8 @@ def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
         wanted = slo.load(name)
         metric = metrics.BY_NAME[wanted.indicator]
         for level, found in levels[wanted.tier, metric.row].items():
-            judged = series.of(found, metric, steps=wanted.steps).judge(
+            cut_ms = max(_drain_ms(run, wanted.tier), wanted.objective)  # sooner, it might have kept the objective
+            judged = series.of(found, metric, steps=wanted.steps, cut_after_ms=cut_ms).judge(
                 objective=wanted.objective, fraction=wanted.fraction, unit=wanted.unit
             )
             figures = {key: value for key, value in _figures(judged.percentile).items() if key != "failed"}

@@ -111,6 +111,17 @@ def test_failed_and_aborted_tasks_are_paid_for_and_not_counted(run_dir):
     assert verdict(found, "agent-task-p95")["verdict"] == "FAIL"
 
 
+def test_tasks_cut_off_after_the_drain_break_the_slo(run_dir):
+    """The slowest are those that the client stopped waiting for: without them 26 tasks of 2 s would look fine."""
+    tasks, requests = agent_rows("known", 50)
+    for task in tasks[-10:]:
+        task.update(is_success=None, is_aborted=True, t_end_ns=task["t_start_ns"] + 30 * 10**9)
+    write_tier(run_dir, "agent", requests, tasks)
+    found = judged(run_dir)
+    assert percentile(found, "agent", "task_ms", 0.95)["estimate"] == "inf"
+    assert verdict(found, "agent-task-p95")["verdict"] == "FAIL"
+
+
 def test_a_broken_slo_has_no_sustained_cost(tmp_path):
     found = cost(judged(measured_run.make(tmp_path, later_ms=900)), "sustained")
     assert (found["usd_per_task"], found["tasks"], found["gpu_s"]) == (None, None, None)  # not looked at, so not 0
