@@ -6,6 +6,9 @@ ARMWISE_DB_URL       a Postgres to use instead of the embedded one (postgresql:/
                      `none`: no database at all
 ARMWISE_AIRFLOW_DB_URL  the same for Airflow's own database
 ARMWISE_GATEWAY_URL  a gateway that already runs; with ARMWISE_GATEWAY_TOKEN for its admin calls
+ARMWISE_LOG_PROMPTS  1: the gateway's log holds what was asked (tasks/gateway/log.py)
+ARMWISE_REGISTRY     where `armwise pin` looks up image digests
+ARMWISE_ENDPOINT_URL  the server that the shipped arm `endpoint` measures (deploy/arms/endpoint.yaml)
 """
 
 import os
