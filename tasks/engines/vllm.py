@@ -40,7 +40,6 @@ METRICS = {
     "process_start_time": "process_start_time_seconds",
 }
 IMAGE = "vllm/vllm-openai"  # the project's own images; their tags are v<version>
-KEY_ENV = "VLLM_API_KEY"  # the environment variable that makes the server ask for a key
 OWNED = {  # flags that an arm does not write, and what to do instead
     "model": "write model.path or model.repo",
     "revision": "write model.revision",

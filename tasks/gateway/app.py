@@ -28,14 +28,12 @@ from starlette.routing import Route
 
 from tasks.artifact import BrokenArtifact
 from tasks.document import InvalidDocument, parse
-from tasks.gateway import metrics
+from tasks.gateway import SERVICE, metrics
 from tasks.gateway.log import Log
 from tasks.gateway.pool import Pool
 from tasks.gateway.registry import Backend, Registry, Unrouted
 from tasks.gateway.relay import Refused, Relay, error_response, kind_of, read_body
 from tasks.gateway.upstream import UpstreamFailed, address
-
-SERVICE = "armwise-gateway"
 
 
 @dataclass(frozen=True)

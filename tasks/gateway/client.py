@@ -14,10 +14,10 @@ from urllib.parse import quote
 import httpx
 
 from tasks import artifact, settings
+from tasks.gateway import SERVICE
 from tasks.stage import StageFailed
 
 TIMEOUT_S = 5.0  # a registration may have to try another run's upstream for 3 s first
-SERVICE = "armwise-gateway"
 
 
 class GatewayFailed(StageFailed):
@@ -86,20 +86,6 @@ def deregister(gateway: Gateway, technique: str, run_id: str) -> bool:
 def registered(gateway: Gateway) -> list[dict[str, Any]]:
     """All registrations, without their keys. Raises GatewayFailed."""
     return list(_admin(gateway, "GET", "/admin/backends")["backends"])
-
-
-def metrics_url(gateway: Gateway) -> str:
-    return f"{gateway.url}/metrics"
-
-
-def headers(technique: str, *, request_id: str, task_id: str | None = None, step: int | None = None) -> dict[str, str]:
-    """What a model call carries, so that its row and the gateway's log line join."""
-    found = {"X-Technique": technique, "X-Request-Id": request_id}
-    if task_id is not None:
-        found["X-Task-Id"] = task_id
-    if step is not None:
-        found["X-Step"] = str(step)
-    return found
 
 
 def _client() -> httpx.Client:

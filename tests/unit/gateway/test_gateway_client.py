@@ -39,7 +39,6 @@ def test_the_one_of_this_home_is_found_and_takes_arms(armwise_home: Path) -> Non
             ("a", "http://127.0.0.1:9", "m", "run-1")
         ]
         assert [client.deregister(found, "a", "run-1") for _ in range(2)] == [True, False]
-        assert client.metrics_url(found) == f"{to.url}/metrics"
 
 
 def test_an_address_left_by_a_dead_gateway_finds_none(armwise_home: Path) -> None:
@@ -101,13 +100,3 @@ def test_a_technique_is_quoted_in_the_path(armwise_home: Path) -> None:
 
 def test_the_token_is_not_in_what_is_printed() -> None:
     assert "secret" not in repr(Gateway("http://host", "secret"))
-
-
-def test_headers_join_rows_and_log_lines() -> None:
-    assert client.headers("a", request_id="r") == {"X-Technique": "a", "X-Request-Id": "r"}
-    assert client.headers("a", request_id="r", task_id="t", step=2) == {
-        "X-Technique": "a",
-        "X-Request-Id": "r",
-        "X-Task-Id": "t",
-        "X-Step": "2",
-    }
