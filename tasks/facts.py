@@ -52,6 +52,7 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows) -> Facts:
     failed = sum(row.get("failure") is not None for row in ended)
     return {
         "requests": len(requests),
+        "steady_requests": sum(not row.get("is_warmup") for row in ended),
         "failed_requests": failed,
         "failure_ratio": failed / len(ended) if ended else None,
         "schedule_delay_ms_p99": _p99(metrics.BY_NAME["schedule_delay_ms"].of(row) for row in requests),

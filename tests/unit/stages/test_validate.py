@@ -191,6 +191,12 @@ def test_a_failed_gate_skips_the_tiers_and_each_is_one_reason(run_dir):
     assert [line for line in reasons if "agent)" in line] == ["rule 9 (agent): the tier has rows: 0"]
 
 
+def test_a_tier_of_nothing_but_warm_up_measured_nothing(run_dir):
+    write_tier(run_dir, "gateway", [row | {"is_warmup": True} for row in gateway_requests("known")])
+    words = "rule 9 (gateway): the tier has calls that were sent after its warm-up: steady_requests 0; requests 100"
+    assert validated(run_dir)["reasons"] == [words]
+
+
 def test_only_run_json_is_no_crash(run_dir):
     for path in sorted(run_dir.rglob("*"), reverse=True):
         if path.is_file() and path.name != "run.json":
