@@ -55,6 +55,12 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
+def optional(folder: Path, name: str) -> dict[str, Any]:
+    """Read <name>.json of a folder; empty if it is not there. Raises BrokenArtifact if it is broken."""
+    path = folder / f"{name}.json"
+    return read(path) if path.exists() else {}
+
+
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write JSON lines atomically."""
     return write_bytes(path, "".join(json.dumps(row, default=str) + "\n" for row in rows).encode())

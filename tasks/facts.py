@@ -25,7 +25,7 @@ MEASURING = ORDER[1 : ORDER.index("release") + 1]
 
 def of_run(run: Run, samples: Rows) -> Facts:
     """One row. `samples` are the engine's of all tiers. Raises BrokenArtifact for a file that cannot be read."""
-    effective, release = optional(run.folder, "effective"), optional(run.folder, "release")
+    effective, release = artifact.optional(run.folder, "effective"), artifact.optional(run.folder, "release")
     differences = effective.get("differences")
     left = (release.get("proof") or {}).get("processes_left")
     return {
@@ -47,7 +47,7 @@ def of_run(run: Run, samples: Rows) -> Facts:
 
 def of_tier(run: Run, tier: str, requests: Rows, samples: Rows) -> Facts:
     """One row of a tier."""
-    client = optional(run.folder / tier, "client")
+    client = artifact.optional(run.folder / tier, "client")
     ended = [row for row in requests if not row.get("is_aborted")]
     failed = sum(row.get("failure") is not None for row in ended)
     return {
@@ -58,22 +58,17 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows) -> Facts:
         "schedule_delay_ms_p99": _p99(metrics.BY_NAME["schedule_delay_ms"].of(row) for row in requests),
         "loop_lag_ms_p99": client.get("loop_lag_ms_p99"),
         "client_cpu_share": client.get("cpu_share"),
-        "cache_is_proven_empty": (optional(run.folder / tier, "tier").get("cache") or {}).get("is_proven"),
+        "cache_is_proven_empty": (artifact.optional(run.folder / tier, "tier").get("cache") or {}).get("is_proven"),
         **_tokens(run, requests, samples, "prompt_tokens_total", used="input_tokens"),
         **_tokens(run, requests, samples, "generation_tokens_total", used="output_tokens"),
     }
-
-
-def optional(folder: Path, name: str) -> Facts:
-    path = folder / f"{name}.json"
-    return artifact.read(path) if path.exists() else {}
 
 
 def _gate(run: Run) -> Facts:
     """A plan may go without a gate and say why; that is `ungated`, and is not the same as a gate that saw nothing."""
     if run.plan.gate.none_because is not None:
         return {"gate_verdict": "ungated", "gate_cases_missed": 0, "gate_reason": run.plan.gate.none_because}
-    gate = optional(run.folder, "gate")
+    gate = artifact.optional(run.folder, "gate")
     cases, evaluated = gate.get("cases"), gate.get("evaluated")
     return {
         "gate_verdict": gate.get("verdict"),

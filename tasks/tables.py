@@ -38,14 +38,14 @@ def measured(run: Run) -> Tables:
         "engine_sample": [row for tier in TIERS for row in _samples(run.folder, tier)],
         "expectation": [
             {"number": number} | {key: _words(value) for key, value in row.items()}
-            for number, row in enumerate(_optional(run.folder, "validation").get("expectations", []), start=1)
+            for number, row in enumerate(artifact.optional(run.folder, "validation").get("expectations", []), start=1)
         ],
     }
 
 
 def judged(run: Run) -> Tables:
     """What judgement.json says; no rows before it is there. Raises BrokenArtifact."""
-    found = _optional(run.folder, "judgement")
+    found = artifact.optional(run.folder, "judgement")
     return {table: found.get(f"{table}s", []) for table in ("percentile", "verdict", "cost")}
 
 
@@ -65,13 +65,8 @@ def ended_at(phases: list[Row]) -> float | None:
     return max((phase["ended_at"] for phase in phases), default=None)
 
 
-def _optional(folder: Path, name: str) -> Row:
-    path = folder / f"{name}.json"
-    return artifact.read(path) if path.exists() else {}
-
-
 def _run(run: Run, phases: list[Row]) -> Row:
-    deployment, release = _optional(run.folder, "deployment"), _optional(run.folder, "release")
+    deployment, release = artifact.optional(run.folder, "deployment"), artifact.optional(run.folder, "release")
     state, failed_stage, error = _outcome(run, phases)
     return {
         **_identity(run),
@@ -90,7 +85,7 @@ def _run(run: Run, phases: list[Row]) -> Row:
         "released_at": release.get("released_at"),
         "gpu_held_s": release.get("held_s"),
         "ended_at": ended_at(phases),
-        "documents": {name: _optional(run.folder, name) for name in ("run", "lease", "deployment", "release")},
+        "documents": {name: artifact.optional(run.folder, name) for name in ("run", "lease", "deployment", "release")},
     }
 
 
@@ -118,7 +113,7 @@ def _identity(run: Run) -> Row:
 
 
 def _validity(folder: Path) -> Row:
-    validation = _optional(folder, "validation")
+    validation = artifact.optional(folder, "validation")
     reasons = validation.get("reasons", ["not validated: validation.json is missing"])
     if not validation.get("is_valid") and not reasons:
         reasons = ["validation.json says invalid and gives no reason"]
@@ -126,7 +121,7 @@ def _validity(folder: Path) -> Row:
 
 
 def _gate(run: Run) -> Row:
-    gate = _optional(run.folder, "gate")
+    gate = artifact.optional(run.folder, "gate")
     return {
         "is_gated": run.plan.gate.none_because is None,
         "gate_verdict": gate.get("verdict"),
@@ -138,7 +133,7 @@ def _gate(run: Run) -> Row:
 
 def _effective(folder: Path, deployment: Row) -> Row:
     """What runs: versions are those of the host, known at deploy, and those that the engine told verify."""
-    found = _optional(folder, "effective")
+    found = artifact.optional(folder, "effective")
     keys = ("effective", "differences", "unverified", "weight_bytes", "kv_pool_tokens")
     versions = (deployment.get("versions") or {}) | (found.get("versions") or {})
     return {
@@ -150,7 +145,7 @@ def _effective(folder: Path, deployment: Row) -> Row:
 
 def _outcome(run: Run, phases: list[Row]) -> tuple[str, str | None, str | None]:
     """(state, failed stage, its error)."""
-    gate = _optional(run.folder, "gate")
+    gate = artifact.optional(run.folder, "gate")
     is_refused = run.plan.gate.none_because is None and gate.get("verdict") in ("FAIL", "INVALID")
     last = {phase["stage"]: phase for phase in sorted(phases, key=lambda phase: phase["try"])}
     for stage in MEASURING:

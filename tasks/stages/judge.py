@@ -49,7 +49,7 @@ def judgement(run: Run) -> Document:
     """The content of judgement.json."""
     levels = _levels(run)
     verdicts = list(_verdicts(run, levels))
-    validation = _optional(run.folder / "validation.json")
+    validation = artifact.optional(run.folder, "validation")
     return {
         "format": FORMAT,
         "is_valid": validation.get("is_valid"),
@@ -166,7 +166,7 @@ def _all_in(run: Run, levels: Levels) -> Document:
 
 def _held_s(run: Run) -> tuple[float | None, str]:
     """Seconds from the lease to the proven release, or None and why they are not known."""
-    release, lease = _optional(run.folder / "release.json"), _optional(run.folder / "lease.json")
+    release, lease = artifact.optional(run.folder, "release"), artifact.optional(run.folder, "lease")
     began = release.get("billed_from") or lease.get("acquired_at")
     ended = release.get("released_at")
     if began is None or ended is None:
@@ -240,15 +240,11 @@ def _findings(run: Run, found: Document) -> Iterator[tuple[str, str]]:
     for verdict in found["verdicts"]:
         if verdict["verdict"] == "FAIL":
             yield "slo_fail", f"{verdict['slo']}: {verdict['reason']}"
-    gate = _optional(run.folder / "gate.json")
+    gate = artifact.optional(run.folder, "gate")
     if gate.get("verdict") != "PASS" and run.plan.gate.none_because is None:
         yield "gate_fail", f"gate: {gate.get('verdict', 'not done')}: {gate.get('reason', 'gate.json is missing')}"
     if not found["is_valid"]:
         yield "invalid", f"invalid: {'; '.join(found['reasons'])}"
-
-
-def _optional(path: Path) -> Document:
-    return artifact.read(path) if path.exists() else {}
 
 
 def _store(run_dir: Path) -> None:
@@ -256,6 +252,6 @@ def _store(run_dir: Path) -> None:
     from tasks import database
 
     if database.available():
-        from tasks.stages import load
+        from tasks.stages.load import load
 
-        load.store_judgement(run_dir)
+        load(run_dir)

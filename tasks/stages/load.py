@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def load(run_dir: Path) -> Path:
-    """Store every row of a run folder. Raises BrokenArtifact (database unchanged), StageFailed (database away)."""
+    """Store every row of a run folder, and its judgement if it has one.
+
+    Raises BrokenArtifact (database unchanged), StageFailed (database away).
+    """
     run = runs.read(run_dir)
     try:
         with _faults_of_the_driver():
@@ -33,11 +36,6 @@ def load(run_dir: Path) -> Path:
     except bulk.DoesNotFit as error:
         raise artifact.BrokenArtifact(f"{run_dir}: nothing was stored: {error}") from error
     return run_dir / "run.json"
-
-
-def store_judgement(run_dir: Path) -> None:
-    """Store judgement.json, and whatever else of the folder is not stored yet. Raises as `load` does."""
-    load(run_dir)
 
 
 @contextmanager

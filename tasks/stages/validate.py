@@ -96,7 +96,7 @@ def _read(run: Run) -> Found:
 def _parameters(run: Run, found: Found) -> Document:
     """What expectations may refer to as {$PARAMETER: name}."""
     cases = 0
-    found.take("gate", "run", lambda: [facts.optional(run.folder, "gate")])
+    found.take("gate", "run", lambda: [artifact.optional(run.folder, "gate")])
     if found.tables["gate", "run"]:
         cases = found.tables["gate", "run"][0].get("cases") or 0
     return {

@@ -11,7 +11,7 @@ import sqlalchemy
 from tasks import artifact, database, tables
 from tasks import run as runs
 from tasks.stage import StageFailed
-from tasks.stages.load import load, store_judgement
+from tasks.stages.load import load
 
 STAGES = ("deploy", "verify", "gate", "drive_gateway", "drive_agent", "release", "validate")
 COUNTED = ("run", "phase", "golden", "request", "agent_task", "engine_sample", "expectation", "percentile")
@@ -93,7 +93,7 @@ def test_loading_twice_writes_nothing_again(postgres: str, run_dir: Path) -> Non
     note(run_dir, "load", began=90)
     note(run_dir, "judge", began=95)
     load(run_dir)
-    store_judgement(run_dir)
+    load(run_dir)
     assert everything() == before
 
 
@@ -149,7 +149,7 @@ def test_judgement_is_stored_beside_the_rows(postgres: str, run_dir: Path) -> No
     load(run_dir)
     rows = asked("select xmin::text from request limit 1")
     artifact.write(run_dir / "judgement.json", JUDGEMENT)
-    store_judgement(run_dir)
+    load(run_dir)
     assert asked("select estimate, lower, upper, n, failed from percentile") == [
         (float("inf"), 50.0, float("inf"), 72, 5)
     ]
@@ -159,7 +159,7 @@ def test_judgement_is_stored_beside_the_rows(postgres: str, run_dir: Path) -> No
 
 def test_judgement_of_a_run_that_was_never_loaded_brings_its_rows(postgres: str, run_dir: Path) -> None:
     artifact.write(run_dir / "judgement.json", JUDGEMENT)
-    store_judgement(run_dir)
+    load(run_dir)
     assert counts()["request"] == 220
 
 
