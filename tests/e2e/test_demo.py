@@ -87,11 +87,14 @@ def test_both_tiers_have_rows_and_no_failure(demo: Demo) -> None:
 
 
 def test_cost_stands_in_both_lenses(demo: Demo) -> None:
-    costs = demo.ask("select arm, lens, usd_per_task, is_nominal from report.cost_per_task")
+    costs = demo.ask("select arm, lens, usd_per_task, is_nominal, reason from report.cost_per_task")
     assert {(row["arm"], row["lens"]) for row in costs} == {
         (arm, lens) for arm in ARMS for lens in ("all_in", "sustained")
     }
-    assert all(float(row["usd_per_task"]) > 0 and row["is_nominal"] == "true" for row in costs), costs
+    assert all(row["is_nominal"] == "true" for row in costs), costs
+    for row in costs:  # on a slow machine an arm may break an SLO, and then there is no sustained cost to show
+        has_none = row["lens"] == "sustained" and row["reason"].startswith("no level of the agent tier keeps")
+        assert row["usd_per_task"] == "" if has_none else float(row["usd_per_task"]) > 0, row
 
 
 def test_the_effect_of_prefix_caching_is_visible_with_its_bounds(demo: Demo) -> None:
