@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import artifact, catalog, engines, metrics, rows
-from tasks.run import TIERS, Run
+from tasks.run import Run
 from tasks.stage import ORDER
 from tasks.stats.percentile import nearest_rank
 
@@ -128,8 +128,3 @@ def _tokens(run: Run, requests: Rows, samples: Rows, metric: str, *, used: str) 
 def _p99(values: Iterable[float | None]) -> float | None:
     ordered = sorted(value for value in values if value is not None)
     return ordered[nearest_rank(len(ordered), 0.99) - 1] if ordered else None
-
-
-def samples_of(run: Run) -> Rows:
-    """Engine samples of all tiers, in order of the tiers. Raises BrokenArtifact."""
-    return [row for tier in TIERS for row in rows.read(run.folder, tier, "engine")]

@@ -6,6 +6,7 @@ An infinite figure is one where failures reach the rank; a bound that is not the
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 Kind = Literal["", "number", "muted", "pass", "fail", "inconclusive", "invalid"]
@@ -110,6 +111,11 @@ def samples(row: Mapping[str, Any] | None) -> Cell:
 
 def usd(value: float | None) -> str:
     return UNKNOWN if value is None else f"{number(value)} USD"
+
+
+def moment(at: datetime) -> str:
+    """To the minute, in UTC, whatever zone the database speaks in."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def percent(q: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tasks.catalog import UnknownName
 from tasks.report import charts, of_run, parts, stored
-from tasks.report.figures import Cell, Report, Table, cell, estimate, number, percent, samples, usd, verdict
+from tasks.report.figures import Cell, Report, Table, cell, estimate, moment, number, percent, samples, usd, verdict
 from tasks.report.stored import Row, Views
 
 BLOCKS = 4  # of fresh deployments in mirrored order, at the least
@@ -77,7 +77,7 @@ def _who(runs: tuple[Row, Row]) -> Table:
         ("requests, failed", [Cell(f"{run['requests']}, {run['failed_requests']}", "number") for run in runs]),
         ("agent tasks, ended right", [Cell(f"{run['tasks']}, {run['successful_tasks']}", "number") for run in runs]),
         ("plan, target", [Cell(f"{run['plan']}, {run['target']}") for run in runs]),
-        ("claimed", [Cell(f"{run['claimed_at']:%Y-%m-%d %H:%M} UTC") for run in runs]),
+        ("claimed", [Cell(moment(run["claimed_at"])) for run in runs]),
     ]
     return Table("Which runs?", ["", "control", "arm"], [[Cell(name), *cells] for name, cells in facts])
 

@@ -34,7 +34,7 @@ def head(run: Row) -> Table:
             f"engine {run['engine']}; {run['gpu_model'] or 'no GPU seen'}",
         ),
         ("requests", cell(run["requests"]), f"{run['failed_requests']} failed (both tiers, warm-up included)"),
-        ("agent tasks", cell(run["tasks"]), f"{run['successful_tasks']} ended right"),
+        ("agent tasks", cell(run["tasks"]), f"{run['successful_tasks']} ended right (warm-up included)"),
         ("held", cell(run["gpu_held_s"]), f"s from claim to proven release; start-up {figure(run['start_s'])} s"),
     ]
     rows = [[Cell(name), value, Cell(says, "muted")] for name, value, says in facts]

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -71,6 +72,10 @@ def texts(one: figures.Table) -> list[list[str]]:
 )
 def test_numbers(value, expected):
     assert figures.number(value) == expected
+
+
+def test_a_moment_is_in_utc_whatever_zone_the_database_speaks_in():
+    assert figures.moment(datetime.fromisoformat("2026-11-30T01:30:00+02:00")) == "2026-11-29 23:30 UTC"
 
 
 def test_bounds_say_what_is_not_known():
