@@ -93,11 +93,12 @@ def _write_identity(run_dir: Path, run_id: str, arm: str, plan: dict[str, Any]) 
         "released_at": AT + 100,
         "reason": "end",
     }
+    deployment |= {"argv": ["engine"]}
     release |= {"proof": {"processes_left": [], "gateway_deregistered": True}}
     artifact.write(run_dir / "run.json", run)
     for name, content in (
         ("lease", lease),
-        ("deployment", deployment | {"ready_at": AT + 10, "start_s": 10.0, "argv": ["engine"], "versions": {"armwise": "0.1"}}),
+        ("deployment", deployment | {"ready_at": AT + 10, "start_s": 10.0, "versions": {"armwise": "0.1"}}),
         ("effective", effective | {"requested": {}, "effective": {}, "versions": {"vllm": "0.32.0"}}),
         ("gate", gate),
         ("release", release),
