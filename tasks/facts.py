@@ -86,13 +86,14 @@ def _unfinished(folder: Path) -> list[str]:
     return [stage for stage in MEASURING if states.get(stage) != "done"]
 
 
-def _name(run: Run, metric: str) -> str:
+def _name(run: Run, metric: str) -> str | None:
+    """What the engine calls a metric. None: it is not known to have it, and what rests on it cannot be known."""
     names: dict[str, str] = catalog.module_of(engines, run.arm.engine).METRICS
-    return names[metric]
+    return names.get(metric)
 
 
-def _series(samples: Rows, name: str) -> list[float]:
-    """One engine metric over time, summed over its labels."""
+def _series(samples: Rows, name: str | None) -> list[float]:
+    """One engine metric over time, summed over its labels. A metric without a name was never sampled."""
     totals: dict[float, float] = {}
     for row in samples:
         if row["source"] == "engine" and row["name"] == name and row["value"] is not None:

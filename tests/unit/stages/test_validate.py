@@ -7,7 +7,7 @@ import pytest
 from measured_run import AT, agent_rows, engine_samples, gateway_requests, request, write_tier
 from pyarrow import Table, parquet
 
-from tasks import artifact
+from tasks import artifact, catalog, engines
 from tasks.stages.validate import validate
 
 
@@ -241,6 +241,15 @@ def test_what_an_endpoint_cannot_show_is_unverified(run_dir):
     found = validated(run_dir)
     assert found["reasons"] == []
     assert "client and engine agree on output tokens within 1 %" in found["unverified"]
+
+
+@pytest.mark.parametrize("engine", catalog.module_names(engines))
+def test_an_engine_whose_metrics_are_not_known_is_no_crash(run_dir, engine):
+    """Whatever its names are, or if it has none: what rests on them is not met, or unverified, in words."""
+    arm = artifact.read(run_dir / "run.json")["arm"]
+    flags = {} if engine != "vllm" else arm["document"]["flags"]
+    edit(run_dir, "run", arm=arm | {"document": arm["document"] | {"engine": engine, "flags": flags}})
+    assert not [reason for reason in validated(run_dir)["reasons"] if reason.startswith("rule 0")]
 
 
 def test_a_second_time_changes_nothing(run_dir):
