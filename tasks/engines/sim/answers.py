@@ -101,6 +101,11 @@ def block_hashes(words: Sequence[str], size: int, salt: str) -> tuple[Hashable, 
     return tuple(found)
 
 
+def digest(words: Sequence[str]) -> str:
+    """Identity of a prompt."""
+    return hashlib.blake2b("\x1f".join(words).encode(), digest_size=12).hexdigest()
+
+
 def answer(asked: Asked) -> Answer:
     """The next thing that a perfect model would say, planted faults of the words included."""
     reply = _reply(asked)

@@ -71,7 +71,7 @@ def _parsed(body: bytes, model: str) -> dict[str, Any]:
         raise Refused(404, f"The model `{asked['model']}` does not exist.")
     if asked.get("n") not in (None, 1):
         raise Refused(400, "n: the sim gives one answer")
-    return asked
+    return dict(asked)
 
 
 def _stream(engine: Engine, body: Mapping[str, Any], headers: Mapping[str, str], send: Send | None) -> Stream:
@@ -89,6 +89,7 @@ def _stream(engine: Engine, body: Mapping[str, Any], headers: Mapping[str, str],
         id=answer_id,
         prompt=len(words),
         output=len(answer.pieces),
+        key=answers.digest(words),
         hashes=answers.block_hashes([*words, *answers.spoken(answer.pieces)], size, salt),
     )
     return Stream(

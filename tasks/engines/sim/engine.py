@@ -121,7 +121,7 @@ class Engine:
         self.stop("restart")
         planted = {name: params for name, params in self.faults.planted.items() if name != "restart"}
         environment = os.environ | {"SIM_FAULTS": Faults(planted).text()}
-        os.execve(sys.executable, [sys.executable, "-m", "tasks.engines.sim", *sys.argv[1:]], environment)  # noqa: S606
+        os.execve(sys.executable, [sys.executable, "-m", "tasks.engines.sim", *sys.argv[1:]], environment)
 
     def _duration(self, batch: Batch) -> float:
         seconds = self.setup.step_s

@@ -107,7 +107,7 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
 
 
 def parse(argv: Sequence[str]) -> dict[str, Any]:
-    """`--a 1 --b --no-c` -> {a: 1, b: True, c: False}. Values are read as JSON where they are. Raises InvalidDocument."""
+    """`--a 1 --b --no-c` -> {a: 1, b: True, c: False}; values are JSON where they can be. Raises InvalidDocument."""
     asked: dict[str, Any] = {}
     known = table()
     negative = {entry["negative"]: name for name, entry in known.items() if "negative" in entry}

@@ -49,7 +49,8 @@ def play(scheduler: Scheduler, arrivals: Iterable[Request]) -> list[Served]:
                 one.times_s.append(now_s)
                 one.tokens.append(tokens)
             continue
-        starts = [s for s in (scheduler.next_start_s(), coming and coming.arrived_s) if s is not None and s > now_s]
+        ahead_s = (scheduler.next_start_s(), coming.arrived_s if coming else None)
+        starts = [s for s in ahead_s if s is not None and s > now_s]
         if not starts:
             return list(served.values())
         now_s = min(starts)

@@ -22,7 +22,7 @@ class Record:
         self.file = None
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self.file = Path(path).open("a", encoding="utf-8", buffering=1)
+            self.file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 (open while the server is)
 
     def note(self, what: str, **told: Any) -> None:
         if self.file is not None:

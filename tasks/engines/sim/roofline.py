@@ -43,7 +43,7 @@ class Gpu(Document):
 
 
 class Model(Document):
-    """model.yaml of a folder in deploy/models/sim: the fields of a Hugging Face config.json that cost time or memory."""
+    """model.yaml of a folder in deploy/models/sim: those fields of a config.json that cost time or memory."""
 
     says: str = ""
     source: str = ""

@@ -8,13 +8,13 @@ Pure: no clock, no socket, no randomness but from the seed. `begin(now_s)` makes
 - Waiting requests are taken in order of arrival while max_num_seqs, budget and blocks allow; the first that does not
   fit ends it, so nobody overtakes. Without chunked prefill a prompt that exceeds the rest of the budget waits.
 - If a running request gets no block, the youngest running one is preempted: its blocks are freed and it goes back to
-  the head of the queue, to be computed anew (its own prefix may still be in the cache). In that step nobody is admitted.
+  the head of the queue, to be computed anew (its prefix may still be in the cache). In that step nobody is admitted.
 - A prompt found in the prefix cache is computed from its last block on; at least one token is always computed.
 - With speculation, a decoding request computes its draft tokens beside its own; from the first to the last they are
   accepted with `acceptance`, independently, until the first refusal. One step so yields 1 to draft + 1 tokens. The
-  draws depend on seed, request id and position alone: an arm that schedules otherwise accepts the same tokens.
+  draws depend on the seed and the request's key alone: an arm that schedules otherwise accepts the same tokens.
 
-Approximate: no partial block is shared, draft tokens take blocks as real ones do, and sampling takes no time of its own.
+Approximate: no partial block is shared, draft tokens take blocks as real ones do, sampling takes no time of its own.
 """
 
 import random
@@ -42,13 +42,14 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`prompt` and `output` are numbers of tokens; `hashes` those of its full blocks, output included, as far as known."""
+    """`prompt` and `output` are numbers of tokens; `hashes` those of its full blocks, output included, or fewer."""
 
     id: str
     prompt: int
     output: int
     hashes: tuple[Hashable, ...] = ()
     arrived_s: float = 0.0
+    key: str = ""  # seeds its draws; the id if empty
     not_before_s: float = 0.0  # planted: it is passed over until then
     computed: int = 0
     generated: int = 0
@@ -68,7 +69,7 @@ class Request:
 
 @dataclass(slots=True)
 class Batch:
-    """One step. `items`: request, tokens of it, how many of them are drafts. `context`: the requests' tokens, summed."""
+    """One step. `items`: request, its tokens, how many of them are drafts. `context`: the requests' tokens, summed."""
 
     items: list[tuple[Request, int, int]]
     tokens: int = 0
@@ -277,7 +278,7 @@ class Scheduler:
 
     def _accepted(self, request: Request, drafts: int) -> int:
         if request.draws is None:
-            request.draws = random.Random(f"{self.limits.seed}/{request.id}")  # noqa: S311
+            request.draws = random.Random(f"{self.limits.seed}/{request.key or request.id}")
         counts, accepted = self.counts, 0
         counts.drafts += 1
         counts.draft_tokens += drafts

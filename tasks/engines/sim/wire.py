@@ -3,7 +3,7 @@
 The server's event loop would collect what is written and send it when the turn is over: with 300 streams that is
 milliseconds after the time that was noted. So events go straight to the descriptor, and only what it does not take
 (a slow reader) goes through the transport's buffer. uvicorn does not offer the transport to an application; it is taken
-from the object whose method `send` is, and if a later uvicorn has none there, the sim says so and does not start to lie.
+from the object whose method `send` is, and if a later uvicorn has none there, the sim says so and serves nothing.
 """
 
 import os
