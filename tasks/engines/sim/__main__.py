@@ -62,9 +62,7 @@ def log(setup: Setup) -> None:
     print(f"(EngineCore) INFO [sim] Model loading took {gib:.4f} GiB memory and 0.0 seconds", flush=True)
     print(f"(EngineCore) INFO [sim] GPU KV cache size: {tokens:,} tokens", flush=True)
     for name in setup.without_effect:
-        print(
-            f"(EngineCore) WARNING [sim] --{name} is taken and has no effect: the sim models nothing by it", flush=True
-        )
+        print(f"(EngineCore) WARNING [sim] --{name}: the sim takes it and models nothing by it", flush=True)
 
 
 if __name__ == "__main__":

@@ -152,14 +152,14 @@ class Engine:
         return self.now_s()
 
     def _complete(self, batch: Batch, end_s: float) -> None:
-        at_ns = time.monotonic_ns()
+        at_ns, due_ns = time.monotonic_ns(), self._real_ns(end_s)
         for request, tokens, is_finished in self.scheduler.complete(batch):
             stream = self.streams[request]
             if not stream.first_ns:
                 stream.first_ns = at_ns
                 self.first_tokens += 1
             stream.last_ns = at_ns
-            stream.grant(tokens, is_finished)
+            stream.grant(tokens, is_finished, due_ns)
             if stream.end is not None:
                 self._close(stream)
             elif not stream.has_stalled and "stalls" in stream.struck:

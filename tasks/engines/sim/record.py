@@ -1,12 +1,13 @@
 """What the sim really did: one JSON line per request, and one per event of the server's life.
 
     {"what": "request", "id", "number", "arrived_ns", "waited_s", "prompt", "cached", "output", "preemptions",
-     "faults": [...], "end", "sent": [[ns, "role" | "tokens" | "finish" | "usage" | "error" | "done", tokens], ...]}
+     "faults": [...], "end", "sent": [[ns, "role" | "tokens" | "finish" | "usage" | "error" | "done", tokens, due_ns]]}
     {"what": "start" | "restart" | "stop" | "faults", "at_ns", ...}
 
 Stamps are of the monotonic clock of the machine, the one that a client on it reads, taken just before the system call
-that sent the bytes. `waited_s` is from arrival to the start of the first step, in seconds of the model. A line is
-written when its request ends; requests in flight at a stop or a restart are written then.
+that sent the bytes; `due_ns` is when the model had them ready, so the sim's own lateness is known. `waited_s` is from
+arrival to the start of the first step, in seconds of the model. A line is written when its request ends; requests in
+flight at a stop or a restart are written then.
 """
 
 import json

@@ -14,7 +14,7 @@ from tasks.engines.sim.faults import CUTS, Planted
 from tasks.engines.sim.scheduler import Request
 from tasks.engines.sim.wire import Wire
 
-Sent = tuple[int, str, int]  # monotonic ns, what, tokens
+Sent = tuple[int, str, int, int]  # monotonic ns, what, tokens, ns when the model had it ready
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +36,7 @@ class Stream:
     has_stalled: bool = False
     first_ns: int = 0  # when its first step with a token was over
     last_ns: int = 0
+    due_ns: int = 0  # when the present step was to be over
     at: int = 0  # tokens granted
     held: int = 0  # of these, not yet sent
     end: str | None = None
@@ -51,8 +52,9 @@ class Stream:
             self._send([("role", 0, deltas.event(self.opening, deltas.ROLE))])
         self.has_role = True
 
-    def grant(self, tokens: int, is_finished: bool) -> None:
-        """Send what a step brought. Sets `end` when there is nothing more to come."""
+    def grant(self, tokens: int, is_finished: bool, due_ns: int) -> None:
+        """Send what a step brought that was to be over at due_ns. Sets `end` when there is nothing more to come."""
+        self.due_ns = due_ns
         self.at += tokens
         self.held += tokens
         if self.wire is None:
@@ -145,5 +147,5 @@ class Stream:
         else:
             at_ns = self.wire.write(b"".join(deltas.framed(event) for _, _, event in parts))
         for what, tokens, _ in parts:
-            self.sent.append((at_ns, what, tokens))
+            self.sent.append((at_ns, what, tokens, self.due_ns))
             self.held -= tokens
