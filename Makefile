@@ -9,14 +9,14 @@ export UV_CACHE_DIR ?= $(HOME)/.cache/armwise/uv
 export UV_LINK_MODE ?= copy
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help setup engine up down demo check test docs docs-check lock clean
+.PHONY: help setup engine engine-cpu up down demo check test docs docs-check lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 setup: $(VENV)/.ready  ## build .venv: Airflow, the gateway, the load client, the linters
 
-engine: $(ENGINE)/.ready  ## build .venv-engine-cpu: vLLM for a machine without a GPU
+engine-cpu: $(ENGINE)/.ready  ## build .venv-engine-cpu: vLLM for a machine without a GPU
 
 $(VENV)/.ready: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,13 +35,17 @@ $(ENGINE)/.ready: requirements/engine-cpu.txt requirements/engine-cpu-torch.txt 
 	$(BIN)/uv pip install -q -p $(ENGINE)/bin/python --no-deps --require-hashes -r requirements/engine-cpu.txt
 	touch $@
 
-up: setup engine  ## Airflow, gateway and database on loopback; prints the address and a generated password
+engine: setup  ## build .venv-engine: vLLM for a machine with a GPU (what the GPU arms' version names)
+	test -x .venv-engine/bin/python || $(PYTHON) -m venv .venv-engine
+	$(BIN)/uv pip install -p .venv-engine/bin/python 'vllm==0.25.1'
+
+up: setup engine-cpu  ## Airflow, gateway and database on loopback; prints the address and a generated password
 	$(BIN)/armwise up
 
 down:  ## stop all of it and show that nothing is left
 	@test -x $(BIN)/armwise && $(BIN)/armwise down || echo "nothing to stop: $(VENV) is not built"
 
-demo: setup engine  ## two whole runs of two arms on a real vLLM through Airflow, and their comparison
+demo: setup engine-cpu  ## two whole runs of two arms on a real vLLM through Airflow, and their comparison
 	$(BIN)/armwise demo
 
 check: setup  ## format, lint, types, import contract, unit and contract tests: about a minute
@@ -51,7 +55,7 @@ check: setup  ## format, lint, types, import contract, unit and contract tests: 
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not services and not vllm" tests/unit tests/contract
 
-test: check docs-check engine  ## everything: also the database, the faults, the DAGs, and real vLLM through the scheduler
+test: check docs-check engine-cpu  ## everything: also the database, the faults, the DAGs, and real vLLM through the scheduler
 	$(BIN)/pytest --ignore=tests/unit --ignore=tests/contract tests
 	$(BIN)/pytest -m "services or vllm" tests/unit tests/contract || test $$? -eq 5
 

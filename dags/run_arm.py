@@ -1,22 +1,25 @@
 """One run of one arm: claim a slot, deploy, verify, gate, drive both tiers, release, store, judge.
 
-`claim` is the setup. It waits without holding a worker until a slot is free and shows its place in the queue; what it
-returns, the path of the run folder, is all that travels between tasks. `release`, `validate`, `load` and `judge` are
-teardowns: they follow whatever became of the work, a kill or a person's "mark failed" included. Only `judge` decides
-about the run: it fails when any task did. A gate that says FAIL skips the load and fails nothing.
+`claim` is the setup. It waits, deferred, until a slot is free and shows its place in the queue; what it returns, the
+path of the run folder, is all that travels between tasks. `release`, `validate`, `load` and `judge` are teardowns: they
+follow whatever became of the work, a kill or a person's "mark failed" included. Only `judge` decides about the run: it
+fails when any task did. A gate that says FAIL skips the load and fails nothing.
 
 To try again, clear `deploy` with everything after it: its setup makes a new attempt. Any other task refuses to work on
 an attempt that has no deployment, and says so.
 """
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import Connection, Param, PokeReturnValue, XComArg, chain, dag, task
+from airflow.sdk import Param, XComArg, chain, dag, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from armwise_claim import Claim
+from armwise_connection import use_connection
 
-from tasks import arm, plan, stage, target
+from tasks import arm, plan, run, stage, target
 
 
 def choice(names: list[str], first: str, says: str) -> Param:
@@ -30,44 +33,17 @@ FORM = {
     "plan": choice(plan.names(), "demo", "What is measured, how long, under which SLOs: a file in deploy/plans"),
     "repeat": Param(1, type="integer", minimum=1, description="Index of this repetition; each is a fresh deployment"),
 }
+POLITE = 10  # the machine may be measuring the next run already while this one is stored
 SAFE_TO_REPEAT = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
 
-def use_connection() -> None:
-    """Let this task's process reach Postgres through the Connection `armwise_db`."""
-    import os
-
-    uri = Connection.get("armwise_db").get_uri()
-    os.environ["ARMWISE_DB_URL"] = uri.replace("postgres://", "postgresql://", 1)
-
-
-@task.sensor(
-    mode="reschedule",
-    poke_interval=5,
-    timeout=timedelta(days=2).total_seconds(),  # in the queue
-    execution_timeout=timedelta(minutes=5),  # of one look at it
-)
-def claim(params: dict, dag_run: object) -> PokeReturnValue:
-    """Take a slot, or look again in a moment."""
-    from tasks.stages.claim import claim as take
-
-    from tasks.lease import SlotBusy
-
-    use_connection()
-    try:
-        folder = take(**params, key=dag_run.run_id)
-    except SlotBusy as busy:
-        print(busy)
-        return PokeReturnValue(is_done=False)
-    return PokeReturnValue(is_done=True, xcom_value=str(folder))
-
-
-def perform(name: str, *, hours: float, **options: object) -> Callable[[str], XComArg]:
+def perform(name: str, *, hours: float, nice: int = 0, **options: object) -> Callable[[str], XComArg]:
     """The task of one stage. Plans and leases bound its time far below `hours`, which only a hang reaches."""
 
     @task(task_id=name, execution_timeout=timedelta(hours=hours), **options)
     def work(run_dir: str) -> None:
         use_connection()
+        os.nice(nice)
         if because := stage.skipped(name, Path(run_dir)):
             raise AirflowSkipException(because)
         stage.perform(name, Path(run_dir))
@@ -75,15 +51,23 @@ def perform(name: str, *, hours: float, **options: object) -> Callable[[str], XC
     return work
 
 
-@task(retries=2, retry_delay=timedelta(seconds=5), execution_timeout=timedelta(hours=1))
+@task(execution_timeout=timedelta(hours=1), **SAFE_TO_REPEAT)
 def judge(run_dir: str, ti: object, dag_run: object) -> None:
-    """Judge the stored rows; then fail if anything before it failed, since no other teardown decides about the run."""
+    """Judge the rows, write the page, and decide about the run: no other teardown does."""
+    from tasks.report import of_run, page
+
     use_connection()
-    stage.perform("judge", Path(run_dir))
+    os.nice(POLITE)
+    decided = None
+    try:
+        stage.perform("judge", Path(run_dir))
+    except stage.StageFailed as error:  # the plan's fail_on: trying again finds the same
+        decided = str(error)
+    judged = run.read(Path(run_dir))
+    print(f"page: {page.write(of_run.build(judged.run_id, judged.attempt))}")
     states = ti.get_task_states(dag_id=dag_run.dag_id, run_ids=[dag_run.run_id])[dag_run.run_id]
-    failed = [name for name in stage.ORDER if states.get(name) in ("failed", "upstream_failed")]
-    if failed:
-        raise AirflowFailException(f"this run failed in {failed[0]}; all that did not work: {', '.join(failed)}")
+    if because := decided or stage.failure(Path(run_dir), states):
+        raise AirflowFailException(because)
 
 
 @dag(
@@ -96,22 +80,23 @@ def judge(run_dir: str, ti: object, dag_run: object) -> None:
     doc_md=__doc__,
 )
 def run_arm() -> None:
-    slot = claim()
+    claim = Claim(task_id="claim")
+    run_dir = claim.output
     work = [
-        perform("deploy", hours=1)(slot),
-        perform("verify", hours=0.25)(slot),
-        perform("gate", hours=2)(slot),
-        perform("drive_gateway", hours=12)(slot),
-        perform("drive_agent", hours=12)(slot),
+        perform("deploy", hours=1)(run_dir),
+        perform("verify", hours=0.25)(run_dir),
+        perform("gate", hours=2)(run_dir),
+        perform("drive_gateway", hours=12)(run_dir),
+        perform("drive_agent", hours=12)(run_dir),
     ]
-    release = perform("release", hours=0.25, **SAFE_TO_REPEAT)(slot)
-    validate = perform("validate", hours=0.5, **SAFE_TO_REPEAT)(slot)
-    load = perform("load", hours=0.5, **SAFE_TO_REPEAT)(slot)
-    last = judge(slot)
+    release = perform("release", hours=0.25, **SAFE_TO_REPEAT)(run_dir)
+    validate = perform("validate", hours=0.5, nice=POLITE, **SAFE_TO_REPEAT)(run_dir)
+    load = perform("load", hours=0.5, nice=POLITE, **SAFE_TO_REPEAT)(run_dir)
+    last = judge(run_dir)
 
-    chain(slot.as_setup(), *work, release, validate, load, last)
+    chain(claim.as_setup(), *work, release, validate, load, last)
     for teardown in (release, validate, load, last):
-        teardown.as_teardown(setups=slot, on_failure_fail_dagrun=teardown is last)
+        teardown.as_teardown(setups=claim, on_failure_fail_dagrun=teardown is last)
 
 
 run_arm()

@@ -59,7 +59,7 @@ def _all_known(table: str, rows: list[Row], types: Mapping[str, str]) -> None:
 
 
 def _text(table: str, number: int, name: str, kind: str, value: Any) -> str:
-    if value is None or (value == "" and kind != "text"):
+    if value is None:
         return NULL
     try:
         return _WRITERS[kind](value)

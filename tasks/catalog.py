@@ -23,7 +23,7 @@ def path_of(folder: Path, name: str, suffix: str) -> Path:
 
 
 def module_of(package: ModuleType, name: str) -> ModuleType:
-    """Import one member of a package folder. A member is a module `name.py` or a package `name/`. Raises UnknownName."""
+    """Import one member of a package folder: a module `name.py` or a package `name/`. Raises UnknownName."""
     known = module_names(package)
     if name not in known:
         raise UnknownName(f"{package.__name__}: no '{name}'; known: {', '.join(known) or 'none'}")

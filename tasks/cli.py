@@ -1,4 +1,4 @@
-"""The console script `armwise`. One file per command in tasks/commands; its function of the same name is the command."""
+"""The console script `armwise`. One file per command in tasks/commands: its function of that name is the command."""
 
 import sys
 
@@ -12,10 +12,12 @@ from tasks.lease import LeaseLost, SlotBusy
 from tasks.pin import NotPinned
 from tasks.read_only import Refused
 from tasks.server_user import DatabaseAway
+from tasks.stack import StackFailed
 from tasks.stage import StageFailed, Stopped
 
 DECLARED = (InvalidDocument, UnknownName, NotPinned)
-SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused)
+SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused, StackFailed)
+MACHINE = (OSError,)  # a full disk, a folder that may not be written: its own words name the file
 
 
 def app() -> typer.Typer:
@@ -36,7 +38,7 @@ def main() -> None:
     """Run the command line. A fault that a person can mend is printed as one message, with exit code 2."""
     try:
         app()()
-    except SPOKEN as error:
+    except (*SPOKEN, *MACHINE) as error:
         print(f"armwise: {error}", file=sys.stderr)
         sys.exit(2)
     except Stopped as error:

@@ -215,7 +215,12 @@ def view_files() -> list[Path]:
 
 
 def _run(connection: "Connection", path: Path) -> None:
-    _cursor(connection).execute(path.read_text(encoding="utf-8"))
+    from psycopg2 import ProgrammingError
+
+    try:
+        _cursor(connection).execute(path.read_text(encoding="utf-8"))
+    except ProgrammingError as error:
+        raise DatabaseAway(f"{path}: {str(error).strip()}") from error
 
 
 def _comment(connection: "Connection", what: str, text: str) -> None:

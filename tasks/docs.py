@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/ from what they describe: `python -m tasks.docs`. CI fails when they are stale.
 
-    docs/metrics.md     the metric table, the failure kinds
-    docs/reference.md   everything that a registry folder holds: arms, targets, plans, SLOs, prices, tools, views, ...
+docs/metrics.md     the metric table, the failure kinds
+docs/reference.md   everything that a registry folder holds: arms, targets, plans, SLOs, prices, tools, views, ...
 """
 
 import inspect
@@ -30,7 +30,7 @@ def metrics_page() -> str:
             "",
             "Stamps are taken before any parsing, on one monotonic clock. Tokens are counted by the server's `usage`,",
             "never by chunks. A failed row counts as infinite latency in every percentile; an aborted row (our own",
-            "client cut it off when the level's time was up) counts as nothing. What cannot be computed is empty, not 0.",
+            "client cut it off when the level's time was up) counts as nothing. What cannot be computed is empty.",
             "",
             *_table(("metric", "unit", "row", "better", "means"), rows),
             "",

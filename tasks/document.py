@@ -50,7 +50,7 @@ Record = TypeVar("Record", bound=Document)
 def read_yaml(path: Path) -> Any:
     """Parse one YAML file. Raises InvalidDocument for bad YAML, a repeated key or an unreadable file."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except ConstructorError as error:
         raise InvalidDocument(f"{path}: repeated key: {error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

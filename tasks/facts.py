@@ -57,6 +57,7 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows) -> Facts:
         "schedule_delay_ms_p99": _p99(metrics.BY_NAME["schedule_delay_ms"].of(row) for row in requests),
         "loop_lag_ms_p99": client.get("loop_lag_ms_p99"),
         "client_cpu_share": client.get("cpu_share"),
+        "cache_is_proven_empty": (optional(run.folder / tier, "tier").get("cache") or {}).get("is_proven"),
         **_tokens(run, requests, samples, "prompt_tokens_total", used="input_tokens"),
         **_tokens(run, requests, samples, "generation_tokens_total", used="output_tokens"),
     }

@@ -25,7 +25,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,18 @@ def acquire(run: "Run", *, waiting_as: str | None = None) -> Lease:
             slot_lease.wait(_new(run, asked_at=None))
         raise
     return lease
+
+
+def worth_asking(target: str, slots: Iterable[str], waiting_as: str) -> bool:
+    """Keep a waiting caller's places on this machine; may a claim succeed now? Reads two small files per slot."""
+    may = False
+    for name in slots:
+        with slot.locked(target, name, busy=SlotBusy) as state:
+            slot.note_waiting(state, waiting_as, now=time.time())
+            held = state["held_by"]
+            is_free = held is None or lapse(Path(held["run_dir"])) is not None
+            may = may or (is_free and slot.place(state, waiting_as) == 1)
+    return may
 
 
 def limit(run: "Run") -> tuple[float, str]:
@@ -117,8 +129,9 @@ def lost(run_dir: Path) -> LeaseLost | None:
     why = lapse(run_dir)
     if why is None:
         return None
-    newer = [p.name for p in run_dir.parent.glob("*") if p.name.isdigit() and int(p.name) > int(run_dir.name)]
-    also = f"; attempt {max(newer, key=int)} has followed it" if newer else ""
+    attempts = [int(p.name) for p in run_dir.parent.glob("*") if p.name.isdigit()] if run_dir.name.isdigit() else []
+    newest = max(attempts, default=0)
+    also = f"; attempt {newest} has followed it" if attempts and newest > int(run_dir.name) else ""
     return LeaseLost(
         f"{run_dir}: no live lease of attempt {run_dir.name}: {why}{also}. "
         "In Airflow, clear from deploy (that claims a new attempt); on the command line, start `armwise run` again"

@@ -1,8 +1,8 @@
 """The one metric table: what every measurement means. Docs, column comments, axis labels and SLOs read it.
 
-A request row holds stamps (`t_*_ns`, integers of one monotonic clock, None if it did not happen), token counts from the
-server's `usage` block and `chunks`. A task row holds `t_start_ns` and `t_end_ns`. What cannot be computed is None, never
-0. A failed row keeps its stamps; that it counts as infinite latency is the business of tasks/stats.
+A request row holds stamps (`t_*_ns`, integers of one monotonic clock, None if it did not happen), token counts from
+the server's `usage` block and `chunks`. A task row holds `t_start_ns` and `t_end_ns`. What cannot be computed is None,
+never 0. A failed row keeps its stamps; that it counts as infinite latency is the business of tasks/stats.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class Metric:
 def _between(start: str, end: str) -> Callable[[Row], float | None]:
     def of(row: Row) -> float | None:
         a, b = row.get(start), row.get(end)
-        return None if a is None or b is None else (b - a) / 1e6
+        return None if a is None or b is None else float(b - a) / 1e6
 
     return of
 
@@ -34,7 +34,7 @@ def tpot_ms(row: Row) -> float | None:
     first, last, tokens = row.get("t_first_token_ns"), row.get("t_last_token_ns"), row.get("output_tokens")
     if first is None or last is None or tokens is None or tokens < 2:
         return None
-    return float(last - first) / 1e6 / (tokens - 1)
+    return float((last - first) / 1e6 / (tokens - 1))
 
 
 def tokens_per_chunk(row: Row) -> float | None:
@@ -47,7 +47,7 @@ def icl_ms(row: Row) -> float | None:
     first, last, chunks = row.get("t_first_token_ns"), row.get("t_last_token_ns"), row.get("chunks")
     if first is None or last is None or chunks is None or chunks < 2:
         return None
-    return float(last - first) / 1e6 / (chunks - 1)
+    return float((last - first) / 1e6 / (chunks - 1))
 
 
 TABLE = (

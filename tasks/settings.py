@@ -2,7 +2,9 @@
 
 ARMWISE_ROOT         folder that holds deploy/, golden_set/ and sql/ (default: the checkout)
 ARMWISE_HOME         state: run folders, slots, database, logs (default: var/ in the checkout)
-ARMWISE_DB_URL       a Postgres to use instead of the embedded one (postgresql://user:password@host/database)
+ARMWISE_DB_URL       a Postgres to use instead of the embedded one (postgresql://user:password@host/database);
+                     `none`: no database at all
+ARMWISE_AIRFLOW_DB_URL  the same for Airflow's own database
 ARMWISE_GATEWAY_URL  a gateway that already runs; with ARMWISE_GATEWAY_TOKEN for its admin calls
 """
 
@@ -30,8 +32,3 @@ def runs() -> Path:
 def deploy(kind: str) -> Path:
     """Registry folder of one kind of declaration: arms, targets, slos, prices, plans, models, expectations."""
     return root() / "deploy" / kind
-
-
-def database_url() -> str | None:
-    """The Postgres that the user named, or None: then the embedded one is used where it is installed."""
-    return os.environ.get("ARMWISE_DB_URL")

@@ -72,6 +72,12 @@ def forget_waiting(state: State, who: str | None) -> None:
     state["waiting"] = [w for w in state["waiting"] if w["name"] != who]
 
 
+def leave(target: str, slot: str, who: str, *, busy: type[Exception]) -> None:
+    """Leave the queue of a slot: another one of the target was free."""
+    with locked(target, slot, busy=busy) as state:
+        forget_waiting(state, who)
+
+
 def place(state: State, who: str | None) -> int:
     """Place in the queue from 1; one who does not queue is behind all who do."""
     names = [w["name"] for w in state["waiting"]]

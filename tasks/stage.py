@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -37,7 +37,7 @@ def function(name: str) -> Callable[[Path], Path]:
         raise catalog.UnknownName(f"no stage '{name}'; known: {', '.join(known)}")
     module, _, tier = name.partition("_")
     work = getattr(catalog.module_of(stages, module), module)
-    return (lambda folder: work(folder, tier)) if tier else work  # type: ignore[no-any-return]
+    return (lambda folder: work(folder, tier)) if tier else work
 
 
 def perform(name: str, run_dir: Path) -> Path:
@@ -68,6 +68,22 @@ def skipped(name: str, run_dir: Path) -> str | None:
         return None  # not even gated: the stage refuses in its own words
     gate = artifact.read(run_dir / "gate.json")
     return None if gate["verdict"] == "PASS" else f"the gate said {gate['verdict']}: {gate['reason']}"
+
+
+def done(name: str, run_dir: Path) -> bool:
+    """Did this stage work to its end in this very attempt?"""
+    notes = (artifact.read(path) for path in (run_dir / "phases").glob(f"{name}.*.json"))
+    return any(note["state"] == "done" for note in notes)
+
+
+def failure(run_dir: Path, states: Mapping[str, str | None]) -> str | None:
+    """Why a run is no success, from the states that Airflow has of its stages; None: it is one."""
+    failed = [name for name in ORDER if states.get(name) in ("failed", "upstream_failed")]
+    if failed:
+        return f"this run failed in {failed[0]}; all that did not work: {', '.join(failed)}"
+    worked = [name for name in ORDER if name in NEEDS_LEASE and states.get(name) == "success"]
+    earlier = [name for name in worked if not done(name, run_dir)]
+    return f"{', '.join(earlier)} worked on an earlier attempt: clear from deploy" if earlier else None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ from tasks.document import Document, read
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+NOTHING = "nothing to look at"
 SHOWN = 5  # unexpected values that a result names
 
 
@@ -71,38 +73,35 @@ def evaluate(
 ) -> Iterator[Result]:
     """One result per expectation, in order. Raises ImportError where Great Expectations is not installed."""
     if wanted:
-        found = _validate(_batch(table), wanted, parameters)
+        found = _validate(table, wanted, parameters)
         for number, expectation in enumerate(wanted):
             yield _result(expectation, found[number], table, parameters, driver)
 
 
-def _batch(table: "DataFrame") -> Any:
-    gx = _great_expectations()
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False, "metric_calculations": False}
-    source = context.data_sources.add_pandas("run")
-    definition = source.add_dataframe_asset("table").add_batch_definition_whole_dataframe("all")
-    return definition.get_batch({"dataframe": table})
-
-
-def _great_expectations() -> Any:
-    """Import it quietly: no analytics, no warnings of its own imports, no log lines."""
+@cache
+def _context() -> Any:
+    """Great Expectations, quietly: no analytics, no progress bars, no warnings of its imports, no log lines."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import great_expectations
+
+        context: Any = great_expectations.get_context(mode="ephemeral")
     logging.getLogger("great_expectations").setLevel(logging.CRITICAL)
-    return great_expectations
+    context.variables.progress_bars = {"globally": False, "metric_calculations": False}
+    return context
 
 
-def _validate(batch: Any, wanted: list[Expectation], parameters: Mapping[str, Any]) -> dict[int, Any]:
+def _validate(table: "DataFrame", wanted: list[Expectation], parameters: Mapping[str, Any]) -> dict[int, Any]:
     """Results by place in `wanted`: Great Expectations puts those that stumbled first."""
+    context = _context()
     from great_expectations import ExpectationSuite
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = [{"type": e.type, "kwargs": e.kwargs, "meta": {"number": i}} for i, e in enumerate(wanted)]
         suite = ExpectationSuite(name="suite", expectations=given)
+        batch = context.data_sources.pandas_default.read_dataframe(table)
         results = batch.validate(suite, expectation_parameters=dict(parameters)).results
     return {result.expectation_config.meta["number"]: result for result in results}
 
@@ -113,7 +112,7 @@ def _result(wanted: Expectation, found: Any, table: "DataFrame", parameters: Map
     if looked_at == 0 and driver in wanted.unverifiable_on:
         return Result(True, f"unverified: driver {driver} cannot show it", expected, is_unverified=True)
     if looked_at == 0 and not wanted.optional:
-        return Result(False, "nothing to look at", expected)
+        return Result(False, NOTHING, expected)
     shown = "".join(f"; {name} {_value(table[name].iloc[0])}" for name in wanted.show if name in table and len(table))
     return Result(bool(found.success), _observed(wanted, found, table) + shown, expected)
 

@@ -76,17 +76,27 @@ def reachable_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextmanager
+def database_like(server: str, template: str = "armwise") -> Iterator[str]:
+    """A database of its own on the server of `postgres_server`, named by ARMWISE_DB_URL; yields that URL."""
+    name, admin = f"test_{os.urandom(6).hex()}", _admin(server)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"create database {name} template {template} owner armwise")
+    url = server.replace("/armwise?", f"/{name}?")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ARMWISE_DB_URL", url)
+            yield url
+    finally:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"drop database {name} with (force)")
+
+
 @pytest.fixture
-def postgres(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def postgres(postgres_server: str) -> Iterator[str]:
     """An empty database with today's schema, named by ARMWISE_DB_URL; yields that URL."""
-    name, server = f"test_{os.urandom(6).hex()}", _admin(postgres_server)
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"create database {name} template armwise owner armwise")
-    url = postgres_server.replace("/armwise?", f"/{name}?")
-    monkeypatch.setenv("ARMWISE_DB_URL", url)
-    yield url
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"drop database {name} with (force)")
+    with database_like(postgres_server) as url:
+        yield url
 
 
 def _admin(url: str) -> Any:

@@ -6,6 +6,7 @@ environment, deaf to SIGTERM, orphaned.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,11 @@ UNGATED = {"none_because": "these tests are about starting and stopping"}
 STRAYS = f"""
 import os, subprocess, sys
 deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-orphaning = "import subprocess; quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(subprocess.Popen(['sleep', '600'], env={{}}, start_new_session=True, **quiet).pid)"
+orphaning = '''
+import subprocess
+quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+print(subprocess.Popen(["sleep", "600"], env={{}}, start_new_session=True, **quiet).pid)
+'''
 strays = [
     subprocess.Popen(["sleep", "600"], start_new_session=True).pid,
     subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True).pid,
@@ -96,11 +101,23 @@ def living(run_dir: Path) -> list[str]:
     return found
 
 
+def guards(run_dir: Path) -> list[int]:
+    """Pids of the run's supervisor and its watcher."""
+    found = [int(line.split()[0]) for line in living(run_dir) if "-m tasks.drivers._supervisor" in line]
+    assert len(found) == 2, found
+    return found
+
+
 def is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def until(asked: Callable[[], Any], *, within_s: float) -> Any:
@@ -114,9 +131,14 @@ def until(asked: Callable[[], Any], *, within_s: float) -> Any:
     raise AssertionError(f"not within {within_s} s: {asked.__name__}")
 
 
-def armwise(*words: str) -> subprocess.Popen:
-    """The console script, as a shell would start it."""
-    program = Path(sys.executable).with_name("armwise")
-    return subprocess.Popen(
-        [str(program), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-    )
+def armwise(*words: str, file_bytes: int | None = None) -> subprocess.Popen:
+    """The console script, as a shell would start it. `file_bytes`: no file may grow beyond, as on a full disk."""
+    program = [str(Path(sys.executable).with_name("armwise")), *words]
+    if file_bytes is not None:
+        program = ["prlimit", f"--fsize={file_bytes}", *program]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
+
+
+def last_line(capsys: Any, begin: str) -> str:
+    """What follows `begin` in the last printed line that begins so."""
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(begin)][-1].removeprefix(begin)

@@ -200,6 +200,7 @@ def write_tier(run_dir: Path, tier: str, requests: list[Any], tasks: list[Any] |
     parquet.write_table(Table.from_pylist(engine_samples(requests)), folder / "engine.parquet")
     client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": []}
     artifact.write(folder / "client.json", client)
+    artifact.write(folder / "tier.json", {"format": 1, "tier": tier, "failure": None, "cache": {"is_proven": True}})
 
 
 def engine_samples(requests: list[dict[str, Any]], *, extra_tokens: int = 0) -> list[dict[str, Any]]:

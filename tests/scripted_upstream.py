@@ -76,7 +76,7 @@ Script = Callable[[Call], None]
 class Upstream:
     """Answers every request on every connection with the script; a script that closes ends its connection."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, accept: bool = True) -> None:
         self.script = script
         self.calls: list[Call] = []
         self.connections = 0
@@ -84,6 +84,10 @@ class Upstream:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = url_of(self.listener)
         self.socks: list[socket.socket] = []
+        if accept:
+            self.start()
+
+    def start(self) -> None:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -146,8 +150,9 @@ def answers(response: bytes) -> Script:
 
 
 @contextlib.contextmanager
-def upstream(script: Script) -> Iterator[Upstream]:
-    running = Upstream(script)
+def upstream(script: Script, *, accept: bool = True) -> Iterator[Upstream]:
+    """A server in threads. With accept=False it listens, and `start` makes it accept."""
+    running = Upstream(script, accept=accept)
     try:
         yield running
     finally:

@@ -10,7 +10,7 @@
 -- column plan: what was measured
 -- column target: where
 -- column tier: gateway (single calls) or agent (whole tasks)
--- column level: index of the offered load in the tier
+-- column level: number of the offered load in the tier, from 1
 -- column users: how many users at once
 -- column steps: all calls; of agent tasks also the first call alone, and the later ones
 -- column metric: what was measured
@@ -28,7 +28,7 @@ create view report.latency as
 select
     run.run_id, run.attempt, run.arm, run.engine, run.is_valid, run.repeat, run.plan, run.target,
     percentile.tier, percentile.level,
-    (run.documents #>> array['run', 'plan', 'document', 'tiers', percentile.tier, 'levels', percentile.level::text, 'users'])::integer as users,
+    (run.documents #>> array['run', 'plan', 'document', 'tiers', percentile.tier, 'levels', (percentile.level - 1)::text, 'users'])::integer as users,
     percentile.steps, percentile.metric, metric.unit, metric.better, percentile.q,
     percentile.estimate, percentile.lower, percentile.upper, percentile.n, percentile.failed, percentile.effective_n,
     run.claimed_at

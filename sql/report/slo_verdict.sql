@@ -11,7 +11,7 @@
 -- column target: where
 -- column slo: the service level objective
 -- column tier: gateway (single calls) or agent (whole tasks)
--- column level: index of the offered load in the tier
+-- column level: number of the offered load in the tier, from 1
 -- column users: how many users at once
 -- column steps: which calls of a task count
 -- column indicator: the metric that is bounded
@@ -30,7 +30,7 @@ create view report.slo_verdict as
 select
     run.run_id, run.attempt, run.arm, run.engine, run.is_valid, run.repeat, run.plan, run.target,
     verdict.slo, verdict.tier, verdict.level,
-    (run.documents #>> array['run', 'plan', 'document', 'tiers', verdict.tier, 'levels', verdict.level::text, 'users'])::integer as users,
+    (run.documents #>> array['run', 'plan', 'document', 'tiers', verdict.tier, 'levels', (verdict.level - 1)::text, 'users'])::integer as users,
     verdict.steps, verdict.indicator, verdict.unit, verdict.fraction, verdict.objective,
     verdict.estimate, verdict.lower, verdict.upper, verdict.n, verdict.effective_n, verdict.verdict, verdict.reason,
     run.claimed_at

@@ -119,6 +119,11 @@ def material(version: str) -> Material:
     return _material(folder(version))
 
 
+def first_messages(case: Case) -> list[dict[str, str]]:
+    """What the first step of a play sends."""
+    return [{"role": "system", "content": material(case.golden_set).system}, {"role": "user", "content": case.query}]
+
+
 def model_of(arm: Arm) -> str:
     """The name by which known limits speak of an arm's model."""
     return arm.model.path or arm.model.repo or arm.model.served_as

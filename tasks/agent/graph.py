@@ -118,12 +118,6 @@ def play(case: Case, *, ask: Ask, max_steps: int = MAX_STEPS, measured: bool = T
     return session.played
 
 
-def first_messages(case: Case) -> list[Message]:
-    """What the first step of a case sends."""
-    system = {"role": "system", "content": golden.material(case.golden_set).system}
-    return [system, {"role": "user", "content": case.query}]
-
-
 @cache
 def compiled() -> CompiledStateGraph[MessagesState, Session, MessagesState, MessagesState]:
     """The graph, compiled once per process."""

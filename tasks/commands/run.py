@@ -4,8 +4,8 @@ All stages in order, without Airflow. Whatever happens to the others, release, v
 a signal that arrives while they work is noted, and obeyed when the machine is free and the run is stored. A second one
 skips what is left of storing, but never the release.
 
-Exit code: 0 the pipeline worked (what it found is in the report), 1 a stage failed or the plan's `fail_on` holds,
-2 wrong input or no slot, 130 Ctrl-C, 143 SIGTERM.
+Exit code: 0 the pipeline worked (what it found is in the report), 1 a stage failed (judge does where the plan's
+`fail_on` holds), 2 wrong input or no slot, 130 Ctrl-C, 143 SIGTERM.
 """
 
 import secrets
@@ -19,8 +19,7 @@ from typing import Any
 
 import typer
 
-from tasks import artifact, lease, stage
-from tasks.run import read
+from tasks import lease, stage
 
 ASK_EVERY_S = 2.0
 WORK = tuple(name for name in stage.ORDER[1:] if name not in stage.AFTER_RELEASE)
@@ -50,7 +49,7 @@ def run(
         storing = _after(run_dir, signals)
     failure = failure or storing
     _say_end(run_dir, failure)
-    raise typer.Exit(128 + signals[0] if signals else 1 if failure or _broken_promise(run_dir) else 0)
+    raise typer.Exit(128 + signals[0] if signals else 1 if failure else 0)
 
 
 def _claim(arm: str, target: str, plan: str, repeat: int, wait_s: float) -> Path:
@@ -125,22 +124,9 @@ def _perform(name: str, run_dir: Path, signals: Signals) -> str | None:
     return None
 
 
-def _broken_promise(run_dir: Path) -> str | None:
-    """Which finding the plan's `fail_on` turns into a failure of the run."""
-    found = {
-        "gate_fail": _content(run_dir / "gate.json").get("verdict", "PASS") != "PASS",
-        "invalid": _content(run_dir / "validation.json").get("is_valid") is False,
-        "slo_fail": any(v["verdict"] == "FAIL" for v in _content(run_dir / "judgement.json").get("verdicts", [])),
-    }
-    return next((name for name in read(run_dir).plan.fail_on if found[name]), None)
-
-
 def _say_end(run_dir: Path, failure: str | None) -> None:
-    broken = _broken_promise(run_dir)
     if failure:
         print(f"this run FAILED: {failure}", flush=True)
-    elif broken:
-        print(f"this run FAILED: its plan fails on {broken}", flush=True)
     print(f"run folder: {run_dir}")
     next_step = f"armwise report {run_dir.parent.name}" if _has_database() else f"armwise load {run_dir}"
     print(f"next: {next_step}", flush=True)
@@ -150,10 +136,6 @@ def _has_database() -> bool:
     from tasks import database
 
     return database.available()
-
-
-def _content(path: Path) -> dict[str, Any]:
-    return artifact.read(path) if path.exists() else {}
 
 
 def _note(error: BaseException, signals: Signals) -> None:

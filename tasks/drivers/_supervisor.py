@@ -7,8 +7,8 @@ second; when the lease lapsed (expired, holder silent past its grace, given back
 of the run (tasks/drivers/_processes.py): SIGTERM, 5 s, SIGKILL. Then it writes `supervisor.json`: why, when, and what
 is left.
 
-If the supervisor itself is killed, the kernel kills what it started (PDEATHSIG), and its watcher, a second process that
-waits on a pipe for the supervisor's end, ends what those had started in turn and writes supervisor.json.
+If the supervisor itself is killed, the kernel kills what it started (PDEATHSIG), and its watcher, the process that
+forked it and waits for it, inherits what those had started in turn, ends it and writes supervisor.json.
 
 Only the standard library and our own few lines: it shares a machine with a measurement, and stays small and idle.
 """
@@ -35,29 +35,40 @@ Children = dict[int, str]  # pid -> name
 
 
 def main(run_dir: Path) -> None:
-    """Detach, guard until there is nothing to guard any more, and say how it ended."""
+    """Detach; then watch a fork of ourselves that guards the run, and finish its work if it is killed."""
     if os.fork():
         os._exit(0)
-    os.setsid()
     alone = (run_dir / _processes.FOLDER / "supervisor.lock").open("w")
     try:
         fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os._exit(0)  # another one guards this run
-    ended_well = _watched(run_dir)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        return  # another one guards this run
+    _adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the guard, which ends well, and so do we
+    guard = os.fork()
+    if guard == 0:
+        return _guard(run_dir)
+    _, status = os.waitpid(guard, 0)
+    if status != 0:
+        why = "the supervisor was killed"
+        _end_lease(run_dir, why)
+        _end(run_dir, why, {})
+
+
+def _guard(run_dir: Path) -> None:
+    """Guard until there is a reason to stop; then end everything, and say how it ended."""
+    _adopt_orphans()
     asked = _on_sigterm()
+    children: Children = {}
     _write(run_dir / _processes.FOLDER / "supervisor.json", {"pid": os.getpid(), "started_at": time.time()})
-    why = _guard(run_dir, asked)
+    why = _serve(run_dir, asked, children)
     if not asked:
         _end_lease(run_dir, why)
-    _end(run_dir, why)
-    ended_well()
+    _end(run_dir, why, children)
 
 
-def _guard(run_dir: Path, asked: list[str]) -> str:
+def _serve(run_dir: Path, asked: list[str], children: Children) -> str:
     """Start what is asked for and note what ended, until there is a reason to stop. Returns the reason."""
-    children: Children = {}
     started = {"supervisor"}
     while True:
         _note_ended(run_dir, children)
@@ -113,10 +124,11 @@ def _note_ended(run_dir: Path, children: Children) -> None:
                 _write(path, artifact.read(path) | ended)
 
 
-def _end(run_dir: Path, why: str) -> None:
+def _end(run_dir: Path, why: str, children: Children) -> None:
     """End every process of the run and store what came of it."""
     began = time.time()
     stopped, left = _processes.end(run_dir)
+    _note_ended(run_dir, children)
     content = {
         "format": 1,
         "why": why,
@@ -126,29 +138,6 @@ def _end(run_dir: Path, why: str) -> None:
         "processes_left": [str(p) for p in left],
     }
     _write(run_dir / "supervisor.json", content)
-
-
-def _watched(run_dir: Path) -> Callable[[], None]:
-    """Fork the watcher. Returns what tells it that all ended well."""
-    read_end, write_end = os.pipe()
-    if os.fork():
-        os.close(read_end)
-        return lambda: _say_goodbye(write_end)
-    try:
-        os.close(write_end)
-        os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not os.read(read_end, 1):
-            why = "the supervisor was killed"
-            _end_lease(run_dir, why)
-            _end(run_dir, why)
-    finally:
-        os._exit(0)
-
-
-def _say_goodbye(pipe: int) -> None:
-    with suppress(BrokenPipeError):
-        os.write(pipe, b".")
 
 
 def _end_lease(run_dir: Path, why: str) -> None:
@@ -180,8 +169,10 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
     return ask
 
 
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+def _adopt_orphans() -> None:
+    """Lead a session of our own, and be the parent of every descendant whose own parent ends."""
+    os.setsid()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 

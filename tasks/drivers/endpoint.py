@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from tasks.arm import Arm
-from tasks.drivers.process import KEY_FILE, write_secret
+from tasks.drivers import _key
 from tasks.run import Run
 from tasks.stage import StageFailed
 from tasks.target import Target
@@ -30,8 +30,8 @@ def faults(arm: Arm, target: Target) -> list[str]:  # noqa: ARG001
     found = []
     if arm.url.startswith("env:") and not os.environ.get(arm.url.removeprefix("env:")):
         found.append(f"arm: url: environment variable {arm.url.removeprefix('env:')} is not set")
-    elif urlsplit(address(arm)).scheme not in ("http", "https"):
-        found.append(f"arm: url: must begin with http:// or https://, found {address(arm)!r}")
+    elif urlsplit(_address(arm)).scheme not in ("http", "https"):
+        found.append(f"arm: url: must begin with http:// or https://, found {_address(arm)!r}")
     if arm.key_env and not os.environ.get(arm.key_env):
         found.append(f"arm: key_env: environment variable {arm.key_env} is not set")
     return found
@@ -40,12 +40,12 @@ def faults(arm: Arm, target: Target) -> list[str]:  # noqa: ARG001
 def up(run: Run) -> dict[str, Any]:
     """Check that the server answers and knows the model. Raises StageFailed."""
     began = time.time()
-    url = address(run.arm)
+    url = _address(run.arm)
     key = os.environ.get(run.arm.key_env or "", "")
     served = _models(url, key)
     if run.arm.model.served_as not in served:
         raise StageFailed(f"{url}: serves no '{run.arm.model.served_as}'; it serves: {', '.join(served) or 'nothing'}")
-    write_secret(run.folder / KEY_FILE, key)
+    _key.write(run.folder, key)
     ready_at = time.time()
     return {
         "format": 1,
@@ -91,7 +91,7 @@ def leftovers() -> list[dict[str, Any]]:
     return []
 
 
-def address(arm: Arm) -> str:
+def _address(arm: Arm) -> str:
     """The server's base URL, without /v1. An environment variable that is not set gives an empty one."""
     url = arm.url or ""
     if url.startswith("env:"):

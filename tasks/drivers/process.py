@@ -8,25 +8,20 @@ The engine's key is made anew for each deployment and is only in `engine.key` (m
 VLLM_SERVER_DEV_MODE opens the endpoints that verify and the cache reset need; hence loopback, and nothing else.
 """
 
-import os
 import secrets
-import socket
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tasks import artifact, catalog, engines, lease, settings
 from tasks.arm import Arm
-from tasks.drivers import _gpu, _processes, _supervised
+from tasks.drivers import _gpu, _key, _port, _processes, _supervised
+from tasks.drivers._port import HOST
 from tasks.run import Run
 from tasks.stage import StageFailed
 from tasks.target import Target
 
-HOST = "127.0.0.1"
-KEY_FILE = "engine.key"
 LOG = "engine.log"
 LAST_LINES = 20
 PORT_TRIES = 3
@@ -44,7 +39,7 @@ def faults(arm: Arm, target: Target) -> list[str]:
         hint = ""
         if target.command[0].startswith(".venv-"):
             hint = f"; make it: make {target.command[0].split('/')[0].removeprefix('.venv-')}"
-        found.append(f"target: command: {program(target.command[0])}: no such program{hint}")
+        found.append(f"target: command: {_program(target.command[0])}: no such program{hint}")
     try:
         catalog.module_of(engines, arm.engine).argv(arm, host=HOST, port=0)
     except ValueError as error:
@@ -63,19 +58,19 @@ def up(run: Run) -> dict[str, Any]:
     """Start the engine and wait until it is ready. Raises StageFailed with its last lines."""
     _supervised.stop(run.folder)  # an earlier try of this stage
     key = secrets.token_urlsafe(24)
-    write_secret(run.folder / KEY_FILE, key)
+    _key.write(run.folder, key)
     _supervised.start(run.folder)
     deadline = time.monotonic() + run.plan.budget.start_s
     for number in range(1, PORT_TRIES + 1):
-        port = free_port()
+        port = _port.free()
         name = f"engine-{number}"
         argv = [*_command(run.target), *catalog.module_of(engines, run.arm.engine).argv(run.arm, host=HOST, port=port)]
         _supervised.launch(
             run.folder,
             name,
             argv,
-            env=declared(run),
-            secrets={"VLLM_API_KEY": KEY_FILE},
+            env=_declared(run),
+            secrets={"VLLM_API_KEY": _key.NAME},
             log=LOG,
             cwd=settings.root(),
         )
@@ -114,39 +109,40 @@ def leftovers() -> list[dict[str, Any]]:
     return [{"run_dir": str(run_dir), "why": why, "processes": words} for run_dir, why, words in found if why]
 
 
-def declared(run: Run) -> dict[str, str]:
-    """Environment that target, arm and engine declare; the arm's own word counts last."""
+def _declared(run: Run) -> dict[str, str]:
+    """Environment that slot, engine, target and arm declare; the arm's own word counts last."""
     engine = catalog.module_of(engines, run.arm.engine)
-    return {**engine.environment(run.arm), **run.target.env, **run.arm.env, "VLLM_SERVER_DEV_MODE": "1"}
+    return {
+        **_devices(run.slot),
+        **engine.environment(run.arm),
+        **run.target.env,
+        **run.arm.env,
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Readable by its owner alone from its first moment; replaces an older one."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-
-
-def program(word: str) -> str:
+def _program(word: str) -> str:
     """The first word of a command: a relative path with a folder in it is looked up in the checkout."""
     return str(settings.root() / word) if "/" in word and not word.startswith("/") else word
 
 
+def _devices(slot: str) -> dict[str, str]:
+    """A slot named gpu0 or gpu0+1 is those GPUs and no others; another name says nothing of GPUs."""
+    numbers = slot.removeprefix("gpu").split("+")
+    is_gpus = slot.startswith("gpu") and all(number.isdigit() for number in numbers)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if is_gpus else {}
+
+
 def _command(target: Target) -> list[str]:
-    return [program(target.command[0]), *target.command[1:]]
+    """What starts the engine. It yields the CPU to the client on the same machine, whose stamps would wait for it."""
+    niceness = ["nice", "-n", str(target.nice)] if target.nice else []
+    return [*niceness, _program(target.command[0]), *target.command[1:]]
 
 
 def _executable(word: str) -> bool:
     from shutil import which
 
-    return which(program(word)) is not None
+    return which(_program(word)) is not None
 
 
 def _looks_like_path(model: object) -> bool:
@@ -161,10 +157,10 @@ def _follow(run: Run, name: str, port: int, key: str, deadline: float) -> bool:
         state = _supervised.state(run.folder, name)
         elapsed = time.monotonic() - began
         if state["exit_code"] is not None:
-            if _taken(run.folder, port):
+            if _port.is_taken(run.folder, port):
                 return False
             raise StageFailed(_exited(run, state, elapsed))
-        if engine.ready(f"http://{HOST}:{port}", key) and _ours(run.folder, port):
+        if engine.ready(f"http://{HOST}:{port}", key) and _port.is_ours(run.folder, port):
             print(f"deploy: ready after {elapsed:.1f} s on port {port}", flush=True)
             return True
         if time.monotonic() > deadline:
@@ -179,7 +175,7 @@ def _follow(run: Run, name: str, port: int, key: str, deadline: float) -> bool:
 
 
 def _say_progress(run: Run, elapsed: float) -> None:
-    last = tail(run.folder / LOG, 1)
+    last = _tail(run.folder / LOG, 1)
     line = last[0][:160] if last else "nothing in its log yet"
     print(f"deploy: {elapsed:.0f} s of at most {run.plan.budget.start_s:g} s: {line}", flush=True)
 
@@ -194,13 +190,13 @@ def _exited(run: Run, state: dict[str, Any], elapsed: float) -> str:
 
 
 def _last_words(log: Path) -> str:
-    lines = tail(log, LAST_LINES)
+    lines = _tail(log, LAST_LINES)
     if not lines:
         return f"it wrote nothing to {log}"
     return "\n".join([f"the last lines of {log}:", *(f"    {line}" for line in lines)])
 
 
-def tail(path: Path, lines: int) -> list[str]:
+def _tail(path: Path, lines: int) -> list[str]:
     """The last non-empty lines of a text file; none if it is missing."""
     if not path.exists():
         return []
@@ -208,26 +204,6 @@ def tail(path: Path, lines: int) -> list[str]:
         file.seek(max(0, path.stat().st_size - 64_000))
         text = file.read().decode(errors="replace")
     return [line for line in text.splitlines() if line.strip()][-lines:]
-
-
-def _taken(run_dir: Path, port: int) -> bool:
-    """Does somebody listen on the port who is not of this run?"""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((HOST, port)) == 0 and not _ours(run_dir, port)
-
-
-def _ours(run_dir: Path, port: int) -> bool:
-    """Does a process of the run listen on the port?"""
-    return any(_listens(p.pid, port) for p in _processes.of(run_dir))
-
-
-def _listens(pid: int, port: int) -> bool:
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return False
-    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
 def _outlived(run_dir: Path) -> str | None:
@@ -251,7 +227,7 @@ def _deployment(run: Run, argv: list[str], port: int, state: dict[str, Any]) -> 
         "model": run.arm.model.served_as,
         "technique": run.technique,
         "argv": argv,
-        "env": declared(run),
+        "env": _declared(run),
         "versions": {"armwise": version("armwise"), **_gpu.versions()},
         "image": None,
         "engine_pid": state["pid"],

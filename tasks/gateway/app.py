@@ -30,9 +30,10 @@ from tasks.artifact import BrokenArtifact
 from tasks.document import InvalidDocument, parse
 from tasks.gateway import metrics
 from tasks.gateway.log import Log
+from tasks.gateway.pool import Pool
 from tasks.gateway.registry import Backend, Registry, Unrouted
 from tasks.gateway.relay import Refused, Relay, error_response, kind_of, read_body
-from tasks.gateway.upstream import Pool, UpstreamFailed, address
+from tasks.gateway.upstream import UpstreamFailed, address
 
 SERVICE = "armwise-gateway"
 

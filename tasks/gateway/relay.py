@@ -27,8 +27,9 @@ from tasks.gateway import backends
 from tasks.gateway.account import Account
 from tasks.gateway.log import Log, logs_prompts
 from tasks.gateway.metrics import Metrics
+from tasks.gateway.pool import Pool
 from tasks.gateway.registry import Backend, Registry, Unrouted
-from tasks.gateway.upstream import Connection, Pool, UpstreamFailed
+from tasks.gateway.upstream import Connection, UpstreamFailed
 
 # What a client's request may tell the upstream. Its credentials and cookies stay here.
 FORWARDED = ("content-type", "accept", "user-agent", "x-task-id", "x-step", "traceparent", "tracestate")
@@ -140,8 +141,9 @@ class Relay:
             await relay
         finally:
             gone.cancel()
-            relay.cancel()
-            await asyncio.wait((relay,))  # nothing in it waits any more: the cut is made when this returns
+            if not relay.done():
+                relay.cancel()
+                await asyncio.wait((relay,))  # nothing in it waits any more: the cut is made when this returns
 
     async def _relay(
         self, account: Account, backend: Backend, headers: dict[str, str], body: bytes, send: Send

@@ -10,8 +10,6 @@ close idle ones (vLLM after 5 s), and a request sent into a closing connection w
 """
 
 import asyncio
-import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -22,7 +20,6 @@ import httptools
 KEEP_S = 3.0  # below the 5 s after which uvicorn, and so vLLM, closes
 LINGER_S = 1.0  # what a connection may stay open after the stream said [DONE]
 QUEUE_BYTES = 256 * 1024  # a client that reads slower than this stops us reading from its upstream
-BODILESS = (204, 304)
 
 
 class UpstreamFailed(Exception):
@@ -184,7 +181,7 @@ class Connection(asyncio.Protocol):
         self.limit_s = LINGER_S
         self._set_timer(LINGER_S, self._check_silence)
 
-    def is_free(self) -> bool:
+    def _is_free(self) -> bool:
         """May carry another request: all is read, all was sent, both sides want to go on."""
         return (
             self.is_complete
@@ -196,7 +193,7 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """The exchange is over. What ended well is kept a while for the next one, anything else is cut."""
-        if self.is_free():
+        if self._is_free():
             self.is_busy = False
             self.shelf.append(self)
             self._set_timer(KEEP_S, self.transport.abort)
@@ -241,67 +238,3 @@ class Connection(asyncio.Protocol):
         waiter = self.waiter if self.is_busy else None
         if waiter and not waiter.done():
             waiter.set_result(None)
-
-
-class Pool:
-    """Free connections by origin. Each closes itself when nobody wants it for KEEP_S."""
-
-    def __init__(self, *, connect_timeout_s: float, idle_timeout_s: float) -> None:
-        self.connect_timeout_s = connect_timeout_s
-        self.idle_timeout_s = idle_timeout_s
-        self.free: dict[tuple[str, str, int], list[Connection]] = {}
-        self._tls: ssl.SSLContext | None = None
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Connection:
-        """Send a POST; the caller ends the connection. Raises UpstreamFailed if there is no way to the backend."""
-        place = address(url)
-        connection = self._take(place) or await self.connect(place)
-        connection.begin(_request(place, headers, body))
-        return connection
-
-    def close(self) -> None:
-        """Cut all free connections."""
-        for connection in [c for shelf in self.free.values() for c in shelf]:
-            connection.drop()
-
-    async def connect(self, place: Address) -> Connection:
-        """A new connection. Raises UpstreamFailed in words."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self.connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(place, self.idle_timeout_s, self._shelf(place)),
-                    place.host,
-                    place.port,
-                    ssl=self._ssl(place),
-                )
-        except TimeoutError as error:
-            words = f"no connection to {place.authority} within {self.connect_timeout_s:g} s"
-            raise UpstreamFailed("connect_timeout", words, status=504) from error
-        except ConnectionRefusedError as error:
-            raise UpstreamFailed("refused", f"{place.authority} refuses connections: is its server up?") from error
-        except OSError as error:  # no route, no such name, bad certificate
-            raise UpstreamFailed("unreachable", f"no connection to {place.authority}: {error}") from error
-        return connection
-
-    def _take(self, place: Address) -> Connection | None:
-        shelf = self._shelf(place)
-        while shelf:
-            connection = shelf.pop()
-            if not connection.transport.is_closing():
-                return connection
-        return None
-
-    def _shelf(self, place: Address) -> list[Connection]:
-        return self.free.setdefault((place.scheme, place.host, place.port), [])
-
-    def _ssl(self, place: Address) -> ssl.SSLContext | None:
-        if place.scheme == "https" and self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls if place.scheme == "https" else None
-
-
-def _request(place: Address, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = [f"POST {place.path} HTTP/1.1", f"host: {place.authority}", f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body

@@ -67,7 +67,7 @@ TIMING = {
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
     # The gap between two stages of a run is paid for: the GPU is held.
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
     # Parsing takes CPU from what is measured beside it; the folders of the form's choices change rarely.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",

@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 
+from tasks.stack import StackFailed
+
 ENDED = ("success", "failed")
 
 
-class ApiFault(RuntimeError):
+class ApiFault(StackFailed):
     """A call that Airflow refused or did not answer."""
 
 
@@ -65,7 +67,7 @@ class Airflow:
         """The log of one try of a task, one line per event."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}?full_content=true"
         lines = self.call("GET", path)["content"]
-        return "\n".join(line if isinstance(line, str) else str(line.get("event", line)) for line in lines)
+        return "\n".join(_event(line) for line in lines)
 
     def wait(self, dag_id: str, run_id: str, *, within_s: float) -> str:
         """Wait until a DAG run has ended; returns its state. Raises ApiFault with the task states if it does not."""
@@ -92,6 +94,13 @@ class Airflow:
             return httpx.request(method, f"{self.url}/api/v2{path}", json=body, headers=headers, timeout=timeout_s)
         except httpx.HTTPError as error:
             raise ApiFault(f"{method} {path}: no answer: {error or type(error).__name__}") from error
+
+
+def _event(line: Any) -> str:
+    if not isinstance(line, dict):
+        return str(line)
+    faults = [f"{fault['exc_type']}: {fault['exc_value']}" for fault in line.get("error_detail") or ()]
+    return "\n".join([str(line.get("event", line)), *faults])
 
 
 def _detail(answer: httpx.Response) -> str:

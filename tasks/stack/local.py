@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psutil
 
 from tasks import artifact, database, settings
-from tasks.stack import airflow, process
-from tasks.stack.api import Airflow
+from tasks.stack import StackFailed, airflow, process
+from tasks.stack.api import Airflow, ApiFault
 
 GATEWAY = "gateway"
 PARTS = (GATEWAY, *airflow.PARTS)
@@ -28,10 +27,6 @@ HEALTHY_WITHIN_S = 180
 DAGS = ("run_arm",)
 
 Say = Callable[[str], None]
-
-
-class StackFailed(RuntimeError):
-    """A part that did not start, did not get healthy or would not stop; the message holds its last lines."""
 
 
 @dataclass(frozen=True)
@@ -92,20 +87,13 @@ def down(say: Say = print) -> list[str]:
     home = settings.home()
     with _one_at_a_time(home):
         for part in reversed(PARTS):
-            family = process.members(home, part)
-            if family:
+            if process.members(home, part):
                 say(f"stopping {part}")
-                process.stop(_outermost_first(home, part, family), within_s=20)
+                process.stop_part(home, part, within_s=20)
         process.stop(process.members(home), within_s=10)
         database.down()
         _path(home).unlink(missing_ok=True)
         return [process.words(p) for p in process.members(home)]
-
-
-def _outermost_first(home: Path, part: str, family: list[psutil.Process]) -> list[psutil.Process]:
-    """The leader before its children: a scheduler that still runs would start the next task."""
-    leader = process.leader(home, part)
-    return sorted(family, key=lambda p: (leader is None or p.pid != leader.pid, p.pid))
 
 
 def _start(address: Address, environment: dict[str, str], say: Say) -> None:
@@ -148,7 +136,7 @@ def _unhealthy(address: Address) -> str:
         client = address.client()
         known = {dag["dag_id"] for dag in client.call("GET", "/dags?limit=100")["dags"]}
         errors = client.call("GET", "/importErrors")["import_errors"]
-    except (httpx.HTTPError, RuntimeError) as error:
+    except (httpx.HTTPError, ApiFault) as error:
         return str(error)
     if errors:
         raise StackFailed(f"{errors[0]['filename']} cannot be imported:\n{errors[0]['stack_trace']}")

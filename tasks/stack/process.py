@@ -46,6 +46,21 @@ def leader(home: Path, part: str) -> psutil.Process | None:
     return found[0] if found else None
 
 
+def stop_part(home: Path, part: str, *, within_s: float) -> None:
+    """Let a part end by itself: its leader, and the tasks that the leader's workers wait for. Then end what is left.
+
+    The workers between them are left alone: an idle one that is killed takes the lock of their queue with it, and the
+    leader then waits for the others for ever.
+    """
+    head = leader(home, part)
+    if head:
+        ending = [head, *_grandchildren(head)]
+        for process in ending:
+            _quietly(process.terminate)
+        gone(ending, within_s=within_s)
+    stop(members(home, part), within_s=within_s)
+
+
 def stop(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:
     """SIGTERM, wait, SIGKILL what is left, wait again. Returns what even that left alive."""
     chosen = [p for p in processes if p.pid != os.getpid()]
@@ -93,6 +108,15 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except (psutil.Error, OSError):
         return {}
+
+
+def _grandchildren(process: psutil.Process) -> list[psutil.Process]:
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in process.children():
+            with suppress(psutil.NoSuchProcess):
+                found += child.children()
+    return found
 
 
 def _age(process: psutil.Process) -> float:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import arm as arms
-from tasks import artifact, catalog, drivers, lease, leftovers, settings, slo, stage
+from tasks import artifact, catalog, drivers, lease, leftovers, settings, slo, slot, stage
 from tasks import plan as plans
 from tasks import price as prices
 from tasks import run as runs
@@ -42,13 +42,15 @@ def claim(*, arm: str, target: str, plan: str, repeat: int = 1, key: str | None 
     for row in leftovers.reap():
         print(f"claim: freed what run {row['run_dir']} had left: {row['why']}", flush=True)
     busy = []
-    for slot in draft.target.slots:
-        wanted = dataclasses.replace(draft, slot=slot)
+    for name in draft.target.slots:
+        wanted = dataclasses.replace(draft, slot=name)
         try:
             held = lease.acquire(wanted, waiting_as=draft.run_id if key else None)
         except lease.SlotBusy as error:
             busy.append(str(error))
             continue
+        for other in draft.target.slots if key else ():
+            slot.leave(target, other, draft.run_id, busy=lease.SlotBusy)
         return _begin(wanted, held, asked_at=min(asked_at, held["asked_at"]))
     raise lease.SlotBusy("\n".join(busy))
 
@@ -70,11 +72,11 @@ def _draft(arm: str, target: str, plan: str, repeat: int, key: str | None) -> Ru
         raise errors[0]
     if errors or not (the_arm and the_target and the_plan and the_price):
         raise InvalidDocument("\n".join(map(str, errors)))
-    run_id = _run_id(arm, key)
-    attempt = int(known[-1].name) + 1 if (known := runs.attempts(run_id)) else 1
+    its_id = run_id(arm, key)
+    attempt = int(known[-1].name) + 1 if (known := runs.attempts(its_id)) else 1
     return Run(
-        folder=settings.runs() / run_id / str(attempt),
-        run_id=run_id,
+        folder=settings.runs() / its_id / str(attempt),
+        run_id=its_id,
         attempt=attempt,
         arm_name=arm,
         arm=the_arm,
@@ -133,7 +135,7 @@ def _pair_faults(name: str, arm: Arm, target_name: str, target: Target) -> list[
     return found + [f"{files[which]}: {words}" for which, _, words in split]
 
 
-def _run_id(arm: str, key: str | None) -> str:
+def run_id(arm: str, key: str | None) -> str:
     """Readable, and for a key the same each time."""
     if key is not None:
         return f"{arm}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -153,6 +155,10 @@ def _begin(run: Run, held: dict[str, Any], *, asked_at: float) -> Path:
         content = runs.document(dataclasses.replace(run, claimed_at=held["acquired_at"]))
         artifact.write(run.folder / "run.json", content)
         stage.note(run.folder, phase | {"ended_at": time.time(), "state": "done", "error": None})
+        until = f"until {lease.clock(held['expires_at'])} at the latest ({held['because']})"
+        print(
+            f"claim: slot {run.target_name}.{run.slot} for run {run.run_id} attempt {run.attempt}, {until}", flush=True
+        )
     except BaseException as error:
         with suppress(OSError):
             words = str(error) or type(error).__name__

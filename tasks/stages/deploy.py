@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tasks import artifact, catalog, drivers
-from tasks.drivers import _supervised
+from tasks.drivers import _key, _supervised
 from tasks.gateway import client
 from tasks.run import Run, read
 
@@ -24,7 +24,7 @@ def deploy(run_dir: Path) -> Path:
     run = read(run_dir)
     deployment = catalog.module_of(drivers, run.target.driver).up(run)
     gateway, started = _gateway(run_dir)
-    client.register(gateway, run.technique, deployment["url"], deployment["model"], _key(run_dir), owner(run))
+    client.register(gateway, run.technique, deployment["url"], deployment["model"], _key.read(run_dir), owner(run))
     return artifact.write_once(path, deployment | {"gateway_url": gateway.url, "gateway_started": started})
 
 
@@ -49,7 +49,3 @@ def _gateway(run_dir: Path) -> tuple[client.Gateway, bool]:
         cwd=_supervised.package_folder(),
     )
     return client.wait(state, deadline_s=60), True
-
-
-def _key(run_dir: Path) -> str | None:
-    return (run_dir / "engine.key").read_text(encoding="utf-8").strip() or None

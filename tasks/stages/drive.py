@@ -97,7 +97,7 @@ def _kept(run_dir: Path, tier: str, note: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        failure = str(error) or type(error).__name__
+        failure = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         raise
     finally:
         fault = _settle(run_dir, tier, note, failure)
@@ -216,13 +216,13 @@ def _follow(
     say_at = time.monotonic()
     while child.poll() is None:
         progress.read()
-        if time.monotonic() >= say_at:
-            print(f"drive_{tier}: {progress.says()}", flush=True)
-            say_at += SAY_EVERY_S
         if fault := lease.lost(this.folder):
             raise fault
-        if not driver.alive(deployment):
-            raise StageFailed(f"the engine died in tier {tier}: {progress.says()}{_last_words(deployment)}")
+        if time.monotonic() >= say_at:  # a look at the engine's process costs CPU that the client needs
+            say_at += SAY_EVERY_S
+            print(f"drive_{tier}: {progress.says()}", flush=True)
+            if not driver.alive(deployment):
+                raise StageFailed(f"the engine died in tier {tier}: {progress.says()}{_last_words(deployment)}")
         if progress.is_hopeless(at_least=HOPELESS_CALLS):
             raise StageFailed(
                 f"every call of tier {tier} fails for ten seconds now ({progress.last_failure}); stopped"

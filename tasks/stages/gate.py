@@ -119,11 +119,10 @@ def _against_control(counted: flips.Outcomes, history: Sequence[tuple[str, flips
     if len(history) == 1:
         is_worse = flips.is_change(len(worse), len(flips.turned(last, counted, to=True)))
         return is_worse, f"{words} (its only stored run, so no flip rate is known: by the sign test)"
-    flipped, seen = flips.flips([outcomes for _, outcomes in history])
+    flipped, seen = flips.flips([{case: o[case] for case in counted if case in o} for _, o in history])
     most = flips.most_by_chance(flipped, seen, sum(last.get(case, False) for case in counted))
-    return len(
-        worse
-    ) > most, f"{words} (its own {len(history)} runs flipped {flipped} of {seen}: up to {most} is chance)"
+    words += f" (its own {len(history)} runs flipped {flipped} of {seen}: up to {most} is chance)"
+    return len(worse) > most, words
 
 
 def played(run: Run, cases: Sequence[golden.Case]) -> list[Row]:

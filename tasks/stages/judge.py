@@ -111,9 +111,9 @@ def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
         metric = metrics.BY_NAME[wanted.indicator]
         for level, found in levels[wanted.tier, metric.row].items():
             judged = series.of(found, metric, steps=wanted.steps).judge(
-                objective=wanted.objective, fraction=wanted.fraction
+                objective=wanted.objective, fraction=wanted.fraction, unit=wanted.unit
             )
-            figures = _figures(judged.percentile)
+            figures = {key: value for key, value in _figures(judged.percentile).items() if key != "failed"}
             yield {
                 "slo": name,
                 "tier": wanted.tier,

@@ -45,12 +45,13 @@ def _faults_of_the_driver() -> Iterator[None]:
     """psycopg2's faults as ours: rows that do not fit, or a database that went away."""
     database.needed()
     import psycopg2
+    from sqlalchemy.exc import DBAPIError  # of the rollback, on a connection that is no more
 
     try:
         yield
     except (psycopg2.DataError, psycopg2.IntegrityError) as error:
         raise bulk.DoesNotFit("; ".join(str(error).strip().splitlines())) from error
-    except psycopg2.Error as error:
+    except (psycopg2.Error, DBAPIError) as error:
         raise database.DatabaseAway(f"the database went away or refused: {str(error).strip()}") from error
 
 

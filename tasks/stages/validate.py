@@ -42,6 +42,16 @@ class Found:
         return found
 
 
+@dataclass(frozen=True)
+class Checked:
+    """One expectation's row, and what it was about."""
+
+    row: Document
+    table: str
+    is_unverified: bool
+    is_of_nothing: bool  # it looked at no value
+
+
 def validate(run_dir: Path) -> Path:
     """Write validation.json. Raises BrokenArtifact without run.json, StageFailed without Great Expectations."""
     path = run_dir / "validation.json"
@@ -57,16 +67,14 @@ def validation(run: Run) -> Document:
     """The content of validation.json."""
     found = _read(run)
     parameters = _parameters(run, found)
-    expectations = list(found.faults)
-    for name in suite.names():
-        expectations += _check(name, run, found, parameters)
-    reasons = list(_reasons(expectations, found))
+    checked = [one for name in suite.names() for one in _check(name, run, found, parameters)]
+    reasons = [_reason(row) for row in found.faults] + list(_reasons(checked, found))
     return {
         "format": FORMAT,
         "is_valid": not reasons,
         "reasons": reasons,
-        "unverified": [e["says"] for e in expectations if e["is_unverified"]],
-        "expectations": expectations,
+        "unverified": [one.row["says"] for one in checked if one.is_unverified],
+        "expectations": found.faults + [one.row for one in checked],
     }
 
 
@@ -102,7 +110,7 @@ def _parameters(run: Run, found: Found) -> Document:
     }
 
 
-def _check(name: str, run: Run, found: Found, parameters: Document) -> Iterator[Document]:
+def _check(name: str, run: Run, found: Found, parameters: Document) -> Iterator[Checked]:
     """One suite on every table that it is about."""
     wanted = suite.load(name)
     for scope in ("run", *TIERS):
@@ -114,7 +122,8 @@ def _check(name: str, run: Run, found: Found, parameters: Document) -> Iterator[
             frame = _frame(wanted.table, table if kind == "all" else [row for row in table if _is_good(row)])
             results = suite.evaluate(chosen, frame, parameters=parameters, driver=run.target.driver)
             for expectation, result in zip(chosen, results, strict=True):
-                yield _row(name, scope, expectation, result)
+                row = _row(name, scope, expectation, result)
+                yield Checked(row, wanted.table, result.is_unverified, result.observed == suite.NOTHING)
 
 
 def _frame(table: str, found: Rows) -> "DataFrame":
@@ -139,7 +148,6 @@ def _row(name: str, scope: str, wanted: suite.Expectation, result: suite.Result)
         "observed": result.observed,
         "expected": result.expected,
         "says": wanted.says,
-        "is_unverified": result.is_unverified,
     }
 
 
@@ -154,14 +162,19 @@ def _unreadable(table: str, scope: str, error: Exception) -> Document:
         "observed": words,
         "expected": f"the table {table} can be read",
         "says": f"the files behind {table} can be read",
-        "is_unverified": False,
     }
 
 
-def _reasons(expectations: list[Document], found: Found) -> Iterator[str]:
-    """One line per expectation that is not met; of a tier without rows only that it has none."""
-    empty = {tier for tier in TIERS if not found.tables["requests", tier]}
-    yield from (f"rule 9 ({tier}): the tier has no rows" for tier in TIERS if tier in empty)
-    for one in expectations:
-        if not one["success"] and (one["suite"] == "files" or one["scope"] not in empty):
-            yield f"rule {one['rule']} ({one['scope']}): {one['says']}: {one['observed']}"
+def _reasons(checked: list[Checked], found: Found) -> Iterator[str]:
+    """One line per expectation that is not met; of an empty table, and of a tier without calls, only that it is so."""
+    silent = {tier for tier in TIERS if not found.tables["requests", tier]}
+    for one in checked:
+        scope = one.row["scope"]
+        is_empty = not found.tables[one.table, scope]
+        is_told = one.table != "requests" and scope in silent
+        if not (one.row["success"] or is_told or (is_empty and one.is_of_nothing)):
+            yield _reason(one.row)
+
+
+def _reason(row: Document) -> str:
+    return f"rule {row['rule']} ({row['scope']}): {row['says']}: {row['observed']}"

@@ -102,18 +102,21 @@ def percentile(
     )
 
 
-def judge(values: Sequence[float], *, objective: float, fraction: float, effective_n: float | None = None) -> Judged:
-    """Does the `fraction`-quantile keep `objective` (lower is better)? Failures are +inf among the values."""
+def judge(
+    values: Sequence[float], *, objective: float, fraction: float, effective_n: float | None = None, unit: str = ""
+) -> Judged:
+    """Does the `fraction`-quantile keep `objective` (lower is better)? Failures are +inf; `unit` is for the words."""
+    unit = unit and f" {unit}"
     found = percentile(values, fraction, effective_n=effective_n, one_sided=True)
     if found.upper is not None and found.upper <= objective:
-        return Judged("PASS", found, f"the upper bound {found.upper:.4g} keeps {objective:g}")
+        return Judged("PASS", found, f"the upper bound {found.upper:,.4g}{unit} keeps {objective:,g}{unit}")
     if found.lower is not None and found.lower > objective:
-        lower = f"{found.failed} of {found.n} failed" if math.isinf(found.lower) else f"{found.lower:.4g}"
-        return Judged("FAIL", found, f"the lower bound ({lower}) breaks {objective:g}")
-    return Judged("INCONCLUSIVE", found, _why_inconclusive(found, objective))
+        lower = f"{found.failed} of {found.n} failed" if math.isinf(found.lower) else f"{found.lower:,.4g}{unit}"
+        return Judged("FAIL", found, f"the lower bound ({lower}) breaks {objective:,g}{unit}")
+    return Judged("INCONCLUSIVE", found, _why_inconclusive(found, f"{objective:,g}{unit}"))
 
 
-def _why_inconclusive(found: Percentile, objective: float) -> str:
+def _why_inconclusive(found: Percentile, objective: str) -> str:
     if found.n == 0:
         return "no values"
     need = least_n(found.q)
@@ -122,4 +125,4 @@ def _why_inconclusive(found: Percentile, objective: float) -> str:
             f"effective n {found.effective_n:.0f} (of {found.n}) is too small: "
             f"a PASS of p{found.q * 100:g} needs at least {need}"
         )
-    return f"the bounds lie on both sides of {objective:g}"
+    return f"the bounds lie on both sides of {objective}"

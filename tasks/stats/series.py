@@ -31,10 +31,10 @@ class Series:
         worth = effective_n(self.values, q, clusters=self.clusters)
         return bounds.percentile(self.values, q, effective_n=worth)
 
-    def judge(self, *, objective: float, fraction: float) -> bounds.Judged:
+    def judge(self, *, objective: float, fraction: float, unit: str) -> bounds.Judged:
         """Verdict with one-sided 95 % bounds, at what the values are worth."""
         worth = effective_n(self.values, fraction, clusters=self.clusters)
-        return bounds.judge(self.values, objective=objective, fraction=fraction, effective_n=worth)
+        return bounds.judge(self.values, objective=objective, fraction=fraction, effective_n=worth, unit=unit)
 
 
 def is_counted(row: Row) -> bool:

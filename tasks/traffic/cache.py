@@ -12,26 +12,30 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.agent import golden, graph
+from tasks.agent import golden
 from tasks.run import Run
+from tasks.stage import StageFailed
 from tasks.traffic import scrape, stream, work
 
 DRAIN_S = 30.0
 PROBE_S = 60.0
+PROBES = 3
 Note = dict[str, Any]
 
 
 def empty(run: Run, tier: str, deployment: Mapping[str, Any], engine: scrape.Source | None) -> Note:
-    """Empty the engine's prefix cache. Returns what was done; `is_proven` is None where nothing could be proven."""
+    """Empty the engine's prefix cache. Returns what was done; `is_proven` is None where nothing could be proven.
+
+    Raises StageFailed if the engine answers no probe.
+    """
     if not deployment.get("dev_endpoints"):
         return {"is_proven": None, "because": "the engine has no development endpoints: its cache was not reset"}
     note: Note = {"is_drained": drained(engine), "reset_status": _reset(deployment["url"], engine)}
     probe = _probe(run, tier, deployment)
-    note |= {"probe_failure": probe["failure"], "probe_input_tokens": probe["input_tokens"]}
-    note["probe_cached_tokens"] = probe["cached_input_tokens"]
+    cached = probe["cached_input_tokens"]
+    note |= {"probe_input_tokens": probe["input_tokens"], "probe_cached_tokens": cached}
     drained(engine)
     note["second_reset_status"] = _reset(deployment["url"], engine)
-    cached = probe["cached_input_tokens"]
     note["is_proven"] = None if cached is None else cached == 0 and note["second_reset_status"] == 200
     return note
 
@@ -53,9 +57,14 @@ def drained(engine: scrape.Source | None, *, deadline_s: float = DRAIN_S) -> boo
 def _probe(run: Run, tier: str, deployment: Mapping[str, Any]) -> dict[str, Any]:
     case = work.sendable(run.plan.gate.golden_set)[0]
     endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"])
-    body = work.body(run, tier, graph.first_messages(case), golden.material(case.golden_set).tools)
-    request_id = f"{run.run_id}/{run.attempt}/{tier}/probe/{uuid.uuid4().hex[:8]}"
-    return stream.call(endpoint, body | {"max_tokens": 1}, request_id=request_id, timeout_s=PROBE_S).row
+    body = work.body(run, tier, golden.first_messages(case), golden.material(case.golden_set).tools)
+    for _ in range(PROBES):
+        request_id = f"{run.run_id}/{run.attempt}/{tier}/probe/{uuid.uuid4().hex[:8]}"
+        row = stream.call(endpoint, body | {"max_tokens": 1}, request_id=request_id, timeout_s=PROBE_S).row
+        if row["failure"] is None:
+            return row
+    fault = f"{row['failure']}: {row['failure_detail']}"
+    raise StageFailed(f"no load on tier {tier}: {PROBES} probe calls failed, the last one with {fault}")
 
 
 def _reset(url: str, engine: scrape.Source | None) -> int | str:

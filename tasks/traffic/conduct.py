@@ -20,6 +20,7 @@ import gevent
 from gevent.event import Event
 
 from tasks import artifact, run
+from tasks.agent import golden
 from tasks.traffic import level, stream, work
 from tasks.traffic.spool import Spool
 
@@ -42,6 +43,9 @@ class Tier:
         self.url, self.model = deployment["gateway_url"], deployment["model"]
         self.cases = work.sendable(self.run.plan.gate.golden_set)
         self.turn = {"gateway": work.gateway, "agent": work.agent}[tier]
+        golden.material(self.run.plan.gate.golden_set)
+        if tier == "agent":
+            work.rehearse(self.cases)
         self.requests = Spool(self.folder / "requests.jsonl")
         self.tasks = Spool(self.folder / "tasks.jsonl") if tier == "agent" else None
         self.running: level.Running | None = None

@@ -14,6 +14,7 @@ so its stamp is that of the piece which brought it; however the network cut the 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 Piece = tuple[int, bytes]  # arrival in ns of a monotonic clock, and what arrived
@@ -73,6 +74,26 @@ def _no_stream(heard: Heard, body: bytes) -> None:
     message = error_message(body)
     heard.failure = "error_event" if message else "malformed"
     heard.failure_detail = message or f"not an event stream: {_head(body)}"
+
+
+def fields(heard: Heard) -> dict[str, Any]:
+    """The fields of record.REQUEST that a stream tells."""
+    stamps = heard.chunks_ns
+    gaps = [b - a for a, b in pairwise(stamps)]
+    return {
+        "t_first_token_ns": stamps[0] if stamps else None,
+        "t_first_answer_ns": heard.first_answer_ns,
+        "t_last_token_ns": stamps[-1] if stamps else None,
+        "finish_reason": heard.finish_reason,
+        "input_tokens": heard.input_tokens,
+        "cached_input_tokens": heard.cached_input_tokens,
+        "output_tokens": heard.output_tokens,
+        "chunks": len(stamps),
+        "tool_calls": len(heard.tool_calls),
+        "icl_ms_max": max(gaps) / 1e6 if gaps else None,
+        "failure": heard.failure,
+        "failure_detail": heard.failure_detail,
+    }
 
 
 def error_message(body: bytes) -> str | None:

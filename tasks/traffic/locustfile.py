@@ -64,7 +64,6 @@ def _prepare(environment: Any, **_: Any) -> None:
     options = environment.parsed_options
     _die_with(options.parent)
     TIER = Tier(options.run_dir, options.tier)
-    work.rehearse(TIER.cases)
     gc.collect()
     gc.freeze()
     begun: list[int] = []

@@ -75,6 +75,10 @@ class Progress:
         """One line for people."""
         number = max(self.level, 1)
         users = self.plan.levels[number - 1].users
+        if not self.level:
+            return (
+                f"level 1/{len(self.plan.levels)}, {users} users: no call has ended yet, {self.left_s():.0f} s of load"
+            )
         return (
             f"level {number}/{len(self.plan.levels)}, {users} users: {self.done} calls done "
             f"({len(self.ends) / WINDOW_S:.1f}/s), {self.failed} failed, {self.left_s():.0f} s left"

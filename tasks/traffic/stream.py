@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
-from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,7 +96,7 @@ def call(
         "t_intended_ns": t_send_ns if t_intended_ns is None else t_intended_ns,
         "t_send_ns": t_send_ns,
         "t_first_byte_ns": wire.first_ns,
-        **_row(heard),
+        **events.fields(heard),
         "t_end_ns": t_end_ns,
         "status": got.status,
         "is_aborted": got.is_cut and not heard.is_complete,
@@ -265,25 +264,6 @@ def _heard(got: _Got) -> events.Heard:
     if got.failure or got.is_cut:
         heard.failure, heard.failure_detail = got.failure, got.detail
     return heard
-
-
-def _row(heard: events.Heard) -> dict[str, Any]:
-    stamps = heard.chunks_ns
-    gaps = [b - a for a, b in pairwise(stamps)]
-    return {
-        "t_first_token_ns": stamps[0] if stamps else None,
-        "t_first_answer_ns": heard.first_answer_ns,
-        "t_last_token_ns": stamps[-1] if stamps else None,
-        "finish_reason": heard.finish_reason,
-        "input_tokens": heard.input_tokens,
-        "cached_input_tokens": heard.cached_input_tokens,
-        "output_tokens": heard.output_tokens,
-        "chunks": len(stamps),
-        "tool_calls": len(heard.tool_calls),
-        "icl_ms_max": max(gaps) / 1e6 if gaps else None,
-        "failure": heard.failure,
-        "failure_detail": heard.failure_detail,
-    }
 
 
 def _kept(endpoint: Endpoint) -> socket.socket | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.agent import golden, graph
+from tasks.agent import golden
 from tasks.run import Run
 from tasks.traffic import level, stream
 
@@ -79,13 +79,15 @@ def gateway(seat: Seat, *, t_intended_ns: int) -> bool:
     case = next(seat.cases)
     seat.turns += 1
     tools = golden.material(case.golden_set).tools
-    messages = graph.first_messages(case)
+    messages = golden.first_messages(case)
     answer = _call(seat, case, messages, tools, step=1, task_id=None, t_intended_ns=t_intended_ns)
     return answer.row["failure"] is None
 
 
 def agent(seat: Seat, *, t_intended_ns: int) -> bool:
     """One whole task, judged. Returns whether the server answered, right or wrong."""
+    from tasks.agent import graph  # seconds of CPU that the gateway tier need not spend
+
     case = next(seat.cases)
     seat.turns += 1
     task_id = seat.name()
@@ -121,7 +123,9 @@ def agent(seat: Seat, *, t_intended_ns: int) -> bool:
 
 
 def rehearse(cases: Sequence[golden.Case]) -> None:
-    """Play cases without any server: what the first play loads and compiles must not be measured."""
+    """Play cases of the agent without any server: what the first play loads and compiles must not be measured."""
+    from tasks.agent import graph
+
     row = {"failure": None, "failure_detail": None, "is_aborted": False}
     for case in cases:
         answers = [stream.Answer(row, case.reference_answer, "", [])]

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -292,3 +294,12 @@ def test_an_unknown_set_is_answered_with_the_known_ones() -> None:
 def test_the_model_was_trained_on_the_system_prompt_and_tools_of_v1() -> None:
     for name in ("system.txt", "tools.json"):
         assert (ROOT / "deploy/models/demo" / name).read_bytes() == (ROOT / "golden_set/v1" / name).read_bytes()
+
+
+def test_the_generator_still_makes_v1(tmp_path: Path) -> None:
+    """The corpus, and every case but those made by hand."""
+    script = ROOT / "deploy/models/demo/generate.py"
+    subprocess.run([sys.executable, "-B", str(script), "data", "--out", str(tmp_path)], check=True, timeout=120)
+    assert (tmp_path / "corpus.jsonl").read_bytes() == (ROOT / "golden_set/v1/corpus.jsonl").read_bytes()
+    made = (tmp_path / "cases.jsonl").read_text().splitlines()
+    assert len(made) == 40 and made == (ROOT / "golden_set/v1/cases.jsonl").read_text().splitlines()[:40]

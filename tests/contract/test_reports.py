@@ -2,12 +2,14 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import measured_run
 import pytest
 import sqlalchemy
+from conftest import database_like
 
 from tasks import artifact, catalog, database, metrics, settings
 from tasks.stages.load import load
@@ -19,13 +21,13 @@ COUNTS = {"attempt", "repeat", "level", "users", "try", "steps", "tool_calls", "
 COUNTS |= {"requests", "failed_requests", "tasks", "successful_tasks", "golden_passed", "golden_cases"}
 SHARES = {"q", "fraction"}
 IN_UNIT = {"estimate", "lower", "upper", "objective"}  # in the unit of the row's own column `unit`
-PERCENTILE = {"tier": "agent", "level": 0, "steps": "later", "metric": "ttft_ms", "q": 0.95}
+PERCENTILE = {"tier": "agent", "level": 1, "steps": "later", "metric": "ttft_ms", "q": 0.95}
 FIGURES = {"estimate": "inf", "lower": 50.0, "upper": None, "n": 72, "effective_n": 36.0}
 JUDGEMENT = {
     "format": 1,
     "percentiles": [PERCENTILE | FIGURES | {"failed": 5}],
     "verdicts": [
-        {"slo": "agent-later-ttft-p50", "tier": "agent", "level": 0, "steps": "later", "indicator": "ttft_ms"}
+        {"slo": "agent-later-ttft-p50", "tier": "agent", "level": 1, "steps": "later", "indicator": "ttft_ms"}
         | {"objective": 400.0, "unit": "ms", "fraction": 0.5, "verdict": "INCONCLUSIVE", "reason": "too few"}
         | FIGURES
     ],
@@ -37,10 +39,15 @@ JUDGEMENT = {
 }
 
 
-@pytest.fixture
-def seeded(postgres: str, tmp_path: Path) -> Path:
-    """One run: 220 calls, 40 tasks, both golden cases passed, found invalid by validate."""
-    run_dir = measured_run.make(tmp_path / "runs")
+@pytest.fixture(scope="module")
+def seeded(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One run: 220 calls, 40 tasks, both golden cases passed, found invalid by validate. Only read."""
+    with database_like(postgres_server):
+        yield _seed(tmp_path_factory.mktemp("runs"))
+
+
+def _seed(runs: Path) -> Path:
+    run_dir = measured_run.make(runs)
     shutil.rmtree(run_dir / "phases", ignore_errors=True)
     times = {"began_at": measured_run.AT + 95, "ended_at": measured_run.AT + 105}
     artifact.write(run_dir / "phases" / "release.1.json", {"stage": "release", "state": "done", "error": None} | times)
@@ -135,6 +142,6 @@ def test_a_phase_is_billed_until_the_release_alone(seeded: Path) -> None:
     assert (row["stage"], row["seconds_s"], row["held_s"]) == ("release", 10.0, 5.0)
 
 
-def test_metric_table_is_in_the_database(postgres: str) -> None:
+def test_metric_table_is_in_the_database(seeded: Path) -> None:
     stored = {row["name"]: (row["unit"], row["says"]) for row in asked("select * from metric")}
     assert stored == {metric.name: (metric.unit, metric.says) for metric in metrics.TABLE}

@@ -21,5 +21,5 @@ def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path: Path, name: s
 
 
 def test_an_unknown_module_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(catalog.UnknownName, match="known: .*claim.*deploy"):
+    with pytest.raises(catalog.UnknownName, match=r"known: .*claim.*deploy"):
         catalog.module_of(tasks.stages, "nonsense")

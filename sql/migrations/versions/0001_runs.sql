@@ -251,7 +251,7 @@ create table cost (
     attempt integer,
     lens text check (lens in ('all_in', 'sustained')),
     usd_per_task double precision,
-    tasks double precision,
+    tasks bigint,
     gpu_s double precision,
     price_usd_per_hour double precision,
     price_key text,

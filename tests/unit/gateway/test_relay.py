@@ -258,6 +258,7 @@ def test_nothing_waits_on_a_connection_that_stays_open_after_done(state: Path, s
         call.send(STREAM_HEAD)
         for at in range(0, len(EVENTS), size):
             call.send(chunk(EVENTS[at : at + size]))
+            time.sleep(0.005)  # so that the pieces arrive one by one
         call.wait_closed()
 
     with upstream(script) as server, gateway(state) as to:

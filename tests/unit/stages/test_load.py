@@ -31,7 +31,7 @@ RULE = {"suite": "s", "rule": "r", "expectation": "e", "scope": "run", "success"
 JUDGEMENT: dict[str, Any] = {
     "format": 1,
     "percentiles": [
-        {"tier": "agent", "level": 0, "steps": "later", "metric": "ttft_ms", "q": 0.95}
+        {"tier": "agent", "level": 1, "steps": "later", "metric": "ttft_ms", "q": 0.95}
         | {"estimate": "inf", "lower": 50.0, "upper": "inf", "n": 72, "failed": 5, "effective_n": 36.0}
     ],
     "verdicts": [],
@@ -249,6 +249,23 @@ def test_a_database_that_is_away_costs_nothing(
         load(run_dir)
     assert "does not answer" in str(fault.value)
     assert sorted(run_dir.rglob("*")) == before
+
+
+def test_a_database_that_goes_away_in_the_middle_costs_nothing(
+    postgres: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(_run: runs.Run) -> tables.Tables:
+        asked("select pg_terminate_backend(pid) from pg_stat_activity where state = 'idle in transaction'")
+        return {"cost": JUDGEMENT["costs"]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "judged", cut)
+        with pytest.raises(StageFailed, match=r"(?s)went away or refused: .*armwise load") as fault:
+            load(run_dir)
+    assert "nothing is lost" in str(fault.value)
+    assert set(counts().values()) == {0}
+    load(run_dir)
+    assert counts()["request"] == 220
 
 
 def test_without_a_database_the_words_say_what_to_do(run_dir: Path, armwise_home: Path) -> None:

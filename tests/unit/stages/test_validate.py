@@ -45,129 +45,107 @@ def test_an_honest_run_is_valid(run_dir):
     }
 
 
-def duplicate(run_dir):
-    rows = gateway_requests("known")
-    write_tier(run_dir, "gateway", [*rows, rows[0]])
-
-
-def stamps_out_of_order(run_dir):
-    rows = gateway_requests("known")
-    rows[3]["t_last_token_ns"] = rows[3]["t_first_token_ns"] - 1
-    write_tier(run_dir, "gateway", rows)
-
-
-def no_usage(run_dir):
-    rows = gateway_requests("known")
-    rows[7].update(output_tokens=None)
-    write_tier(run_dir, "gateway", rows)
-
-
-def another_arm(run_dir):
-    write_tier(run_dir, "gateway", gateway_requests("known")[:-1] + gateway_requests("other")[-1:])
-
-
-def tokens_disagree(run_dir):
-    """1100 tokens by the client's usage; the engine counted 12 more: 1.08 %."""
-    samples(run_dir, "gateway", engine_samples(gateway_requests("known"), extra_tokens=12))
-
-
-def engine_restarted(run_dir):
-    rows = engine_samples(agent_rows("known", 50)[1])
-    for row in rows:
-        if row["name"] == "process_start_time_seconds" and row is rows[-1]:
-            row["value"] = AT + 77
-    samples(run_dir, "agent", rows)
-
-
-def counter_fell(run_dir):
-    rows = engine_samples(agent_rows("known", 50)[1])
-    at = max(row["at"] for row in rows) + 1
-    samples(run_dir, "agent", [*rows, {**rows[2], "name": "vllm:generation_tokens_total", "at": at, "value": 3}])
-
-
-def many_failures(run_dir):
-    rows = gateway_requests("known")
-    for row in rows[:6]:
+def spoil_rows(run_dir: Path) -> None:
+    """Each of these is the only fault of its kind, in a call or task of its own."""
+    calls = gateway_requests("known")
+    calls[3]["t_last_token_ns"] = calls[3]["t_first_token_ns"] - 1
+    calls[5].update(output_tokens=None)
+    calls[7].update(technique="other")
+    calls[9].update(failure="tired")
+    for row in calls[20:25]:
         row.update(failure="timeout")
-    write_tier(run_dir, "gateway", rows)
-
-
-def client_late(run_dir):
-    rows = [*gateway_requests("known")]
-    for row in rows[-2:]:
+    for row in calls[-2:]:
         row["t_intended_ns"] -= 200_000_000
-    write_tier(run_dir, "gateway", rows)
+    write_tier(run_dir, "gateway", [*calls, calls[0]])
+    tasks, requests = agent_rows("known", 50)
+    tasks[1]["t_end_ns"] = tasks[1]["t_start_ns"] - 1
+    tasks[2]["is_success"] = False
+    write_tier(run_dir, "agent", requests, tasks)
 
 
-def unknown_failure(run_dir):
-    rows = gateway_requests("known")
-    rows[0].update(failure="tired")
-    write_tier(run_dir, "gateway", rows)
-
-
-def case_missing(run_dir):
-    rows = artifact.read_rows(run_dir / "golden.jsonl")
-    artifact.write_rows(run_dir / "golden.jsonl", rows[:1])
-
-
-def stage_killed(run_dir):
-    (run_dir / "phases/drive_agent.1.json").unlink()
-
-
-def second_try_failed(run_dir):
-    note = {"stage": "drive_agent", "state": "failed", "error": "gone"}
-    artifact.write(run_dir / "phases/drive_agent.2.json", note)
-
-
-def no_client_file(run_dir):
-    (run_dir / "agent/client.json").unlink()
-
-
-def no_samples(run_dir):
-    (run_dir / "gateway/engine.parquet").unlink()
-
-
-DIFFERENCE = {"flag": "max-num-seqs", "requested": 4, "effective": 128}
-LEFT = {"processes_left": ["17 vllm"], "gateway_deregistered": True}
-BROKEN = [
-    (duplicate, "rule 0 (gateway): no call is there twice: not so in 2 of 101: gateway-0, gateway-0"),
-    (stamps_out_of_order, "rule 0 (gateway): the last token came after the first one: not so in 1 of 100"),
-    (no_usage, "rule 4 (gateway): every good call has the server's count of its output tokens: not so in 1 of 100"),
-    (another_arm, "rule 0 (gateway): every call went to this arm: not so in 1 of 100: other"),
-    (tokens_disagree, "output_tokens_off 0.01079; client_output_tokens 1100; engine_output_tokens 1112"),
-    (engine_restarted, "rule 3 (run): the engine's process is one and the same from verify to the last scrape"),
-    (counter_fell, "rule 3 (run): the engine's token counter never fell: counter_drops 1"),
-    (many_failures, "failed requests are within the plan's bound: failure_ratio 0.06; failed_requests 6; requests 100"),
-    (client_late, "rule 6 (gateway): the client sent within 100 ms"),
-    (unknown_failure, "rule 7 (gateway): every failure is of a known kind: not so in 1 of 100: tired"),
-    (case_missing, "rule 2 (run): every case of the golden set was evaluated: 1"),
-    (stage_killed, "rule 0 (run): every stage up to release did its work: unfinished_stages drive_agent"),
-    (second_try_failed, "unfinished_stages drive_agent"),
-    (
-        no_client_file,
-        "rule 6 (agent): the client's event loop was late by at most 100 ms, in 99 of 100 samples: nothing",
-    ),
-    (no_samples, "rule 4 (gateway): client and engine agree on output tokens within 1 %: nothing to look at"),
-    (lambda d: edit(d, "effective", differences=[DIFFERENCE]), "max-num-seqs: 4 became 128"),
-    (
-        lambda d: (d / "effective.json").unlink(),
-        "rule 1 (run): every requested setting is in effect: nothing to look at",
-    ),
-    (lambda d: edit(d, "gate", verdict="FAIL", reason="3 of 41"), "gate_verdict FAIL; gate_reason 3 of 41"),
-    (lambda d: edit(d, "gate", evaluated=1), "rule 2 (run): the gate left out no case: gate_cases_missed 1"),
-    (lambda d: edit(d, "gate", evaluated=0, cases=0), "rule 2 (run): the gate left out no case: nothing to look at"),
-    (lambda d: (d / "gate.json").unlink(), "rule 2 (run): the gate said PASS before any load"),
-    (lambda d: edit(d, "release", proof=LEFT), "rule 12 (run): no process of the run is left: processes_left 1"),
-    (lambda d: (d / "release.json").unlink(), "rule 12 (run): no process of the run is left: nothing to look at"),
+ROWS = [
+    "rule 0 (gateway): no call is there twice: not so in 2 of 101: gateway-0, gateway-0",
+    "rule 0 (gateway): the last token came after the first one: not so in 1 of 95",
+    "rule 0 (gateway): every call went to this arm: not so in 1 of 101: other",
+    "rule 0 (agent): a task ended after it began: not so in 1 of 40",
+    "rule 0 (agent): a task without a failure is a success: not so in 1 of 40: False",
+    "rule 4 (gateway): every good call has the server's count of its output tokens: not so in 1 of 95",
+    "rule 6 (gateway): the client sent within 100 ms of when it wanted to, in 99 of 100 calls: schedule_delay_ms",
+    "rule 7 (gateway): every failure is of a known kind: not so in 1 of 101: tired",
+    "failed requests are within the plan's bound: failure_ratio 0.05941; failed_requests 6; requests 101",
 ]
 
 
-@pytest.mark.parametrize(("spoil", "reason"), BROKEN, ids=[reason[:60] for _, reason in BROKEN])
-def test_a_broken_rule_is_named(run_dir, spoil, reason):
+def spoil_facts(run_dir: Path) -> None:
+    samples(run_dir, "gateway", engine_samples(gateway_requests("known"), extra_tokens=12))
+    agent = engine_samples(agent_rows("known", 50)[1])
+    at = max(row["at"] for row in agent)
+    later = {"at": at + 1, "source": "engine", "labels": "{}"}
+    agent.append(later | {"name": "process_start_time_seconds", "value": AT + 77})
+    agent.append(later | {"name": "vllm:prompt_tokens_total", "value": 17000})
+    agent.append(later | {"name": "vllm:generation_tokens_total", "value": 2019})
+    samples(run_dir, "agent", agent)
+    edit(run_dir, "effective", differences=[{"flag": "max-num-seqs", "requested": 4, "effective": 128}])
+    edit(run_dir, "gate", verdict="FAIL", reason="3 of 41", evaluated=1, cases=3)
+    edit(run_dir, "release", proof={"processes_left": ["17 vllm"], "gateway_deregistered": False})
+    edit(run_dir, "gateway/tier", cache={"is_proven": False})
+    edit(run_dir, "gateway/client", loop_lag_ms_p99=101.5, cpu_share=0.95)
+    artifact.write(run_dir / "phases/drive_agent.2.json", {"stage": "drive_agent", "state": "failed", "error": "gone"})
+    (run_dir / "phases/release.1.json").unlink()
+
+
+FACTS = [
+    "rule 0 (run): every stage up to release did its work: unfinished_stages drive_agent, release",
+    "rule 1 (run): every requested setting is in effect: settings_not_in_effect 1; which max-num-seqs: 4 became 128",
+    "rule 2 (run): every case of the golden set was evaluated: 2",
+    "gate_verdict FAIL; gate_reason 3 of 41",
+    "rule 2 (run): the gate left out no case: gate_cases_missed 2",
+    "rule 3 (run): the engine's process is one and the same from verify to the last scrape: engine_starts 2",
+    "rule 3 (run): the engine's token counter never fell: counter_drops 1",
+    "output_tokens_off 0.01079; client_output_tokens 1100; engine_output_tokens 1112",
+    "rule 6 (gateway): the client's event loop was late by at most 100 ms, in 99 of 100 samples: loop_lag_ms_p99 101.5",
+    "rule 6 (gateway): the client used at most 0.8 of the one core it can use: client_cpu_share 0.95",
+    "rule 8 (gateway): the prefix cache was empty when the tier began, shown by a probe: cache_is_proven_empty False",
+    "rule 12 (run): no process of the run is left: processes_left 1",
+    "rule 12 (run): the gateway no longer routes to the run: is_deregistered False",
+]
+
+
+def spoil_files(run_dir: Path) -> None:
+    for name in ("effective.json", "gate.json", "release.json", "agent/client.json", "gateway/engine.parquet"):
+        (run_dir / name).unlink()
+    (run_dir / "agent/tasks.parquet").write_bytes(b"PAR1 and no more")
+
+
+FILES = [
+    "rule 0 (agent): the files behind tasks can be read",
+    "rule 1 (run): every requested setting is in effect: nothing to look at",
+    "rule 2 (run): the gate said PASS before any load, or the plan says why there is none: nothing to look at",
+    "rule 2 (run): every case of the golden set was evaluated: 2",
+    "rule 2 (run): the gate left out no case: nothing to look at",
+    "rule 4 (gateway): client and engine agree on input tokens within 1 %: nothing to look at",
+    "rule 4 (gateway): client and engine agree on output tokens within 1 %: nothing to look at",
+    "rule 6 (agent): the client's event loop was late by at most 100 ms, in 99 of 100 samples: nothing to look at",
+    "rule 6 (agent): the client used at most 0.8 of the one core it can use: nothing to look at",
+    "rule 9 (agent): the tier has tasks: 0",
+    "rule 12 (run): no process of the run is left: nothing to look at",
+    "rule 12 (run): the time of the proven release is known: released_at not known",
+    "rule 12 (run): the gateway no longer routes to the run: nothing to look at",
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [(spoil_rows, ROWS), (spoil_facts, FACTS), (spoil_files, FILES)],
+    ids=["rows", "facts", "files"],
+)
+def test_every_broken_rule_is_named_and_no_other(run_dir, spoil, expected):
     spoil(run_dir)
     found = validated(run_dir)
     assert found["is_valid"] is False
-    assert any(reason in line for line in found["reasons"]), found["reasons"]
+    unnamed = [reason for reason in expected if not any(reason in line for line in found["reasons"])]
+    surplus = [line for line in found["reasons"] if not any(reason in line for reason in expected)]
+    assert (unnamed, surplus) == ([], [])
 
 
 def test_a_difference_of_one_percent_is_allowed(run_dir):
@@ -210,8 +188,8 @@ def test_a_failed_gate_skips_the_tiers_and_each_is_one_reason(run_dir):
         (run_dir / f"phases/drive_{tier}.1.json").unlink()
     edit(run_dir, "gate", verdict="FAIL", reason="3 of 41 failed")
     reasons = validated(run_dir)["reasons"]
-    assert [line for line in reasons if "gateway)" in line] == ["rule 9 (gateway): the tier has no rows"]
-    assert [line for line in reasons if "agent)" in line] == ["rule 9 (agent): the tier has no rows"]
+    assert [line for line in reasons if "gateway)" in line] == ["rule 9 (gateway): the tier has rows: 0"]
+    assert [line for line in reasons if "agent)" in line] == ["rule 9 (agent): the tier has rows: 0"]
 
 
 def test_only_run_json_is_no_crash(run_dir):
@@ -223,14 +201,13 @@ def test_only_run_json_is_no_crash(run_dir):
     assert len(found["reasons"]) >= 8
 
 
-@pytest.mark.parametrize(
-    "name", ["agent/tasks.parquet", "gateway/requests.parquet", "agent/engine.parquet", "gate.json", "release.json"]
-)
-def test_a_corrupt_file_is_a_reason(run_dir, name):
-    (run_dir / name).write_bytes(b"\x00 half a")
-    found = validated(run_dir)
-    assert found["is_valid"] is False
-    assert any(name in line and "cannot be read" in line for line in found["reasons"])
+def test_corrupt_files_are_reasons(run_dir):
+    names = ["gateway/requests.parquet", "agent/engine.parquet", "gate.json", "release.json"]
+    for name in names:
+        (run_dir / name).write_bytes(b"\x00 half a")
+    reasons = validated(run_dir)["reasons"]
+    for name in names:
+        assert any(name in line and "cannot be read" in line for line in reasons)
 
 
 def test_rows_of_another_shape_are_a_reason(run_dir):

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.record import FAILURES
@@ -75,6 +75,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_cut_of_the_bytes_says_the_same(name: str, data: st.DataObject) -> None:
     body = BODIES[name]
@@ -84,6 +85,7 @@ def test_any_cut_of_the_bytes_says_the_same(name: str, data: st.DataObject) -> N
     assert events.listen(pieces) == events.listen([(7, body)])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(BODIES["good"])), max_size=12))
 def test_an_event_is_stamped_by_the_piece_that_ends_it(cuts: list[int]) -> None:
     body, cuts = BODIES["good"], sorted(cuts)

@@ -1,7 +1,10 @@
 """The client against a server whose bytes and times are known."""
 
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -69,9 +72,9 @@ def test_the_row_and_the_request(scripted: Callable[..., Scripted]) -> None:
 
 
 def test_times_are_those_of_the_server(scripted: Callable[..., Scripted]) -> None:
-    waits = [0.0, 0.06, 0.03, 0.09, 0.02]
+    waits = [0.0, 0.2, 0.15, 0.3, 0.15]
     parts = [CHUNKED, *(chunk(word(w)) for w in "abcd")]
-    server = scripted([*zip(waits, parts, strict=True), (0.05, chunk(END) + chunk(b""))])
+    server = scripted([*zip(waits, parts, strict=True), (0.15, chunk(END) + chunk(b""))])
     row = call(server.url).row
     sent = server.sent_ns[0]
     for stamp, expected_ns in (
@@ -81,10 +84,38 @@ def test_times_are_those_of_the_server(scripted: Callable[..., Scripted]) -> Non
         ("t_last_token_ns", sent[4]),
         ("t_end_ns", sent[5]),
     ):
-        # the server stamps after its send: ours may be a little earlier; 20 ms is for a busy machine
-        assert -5e6 < row[stamp] - expected_ns < 20e6, stamp
-    assert row["icl_ms_max"] == pytest.approx(90, abs=20)
-    assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=5)  # usage says 6
+        # the server stamps after its send: ours may be a little earlier; 80 ms is for a busy machine
+        assert -40e6 < row[stamp] - expected_ns < 80e6, stamp
+    assert row["icl_ms_max"] == pytest.approx(300, abs=80)
+    assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=20)  # usage says 6
+
+
+GREENLETS = """
+import json, sys
+from gevent import monkey
+monkey.patch_all()
+import gevent
+from tasks.traffic import stream
+def one(n):
+    endpoint = stream.Endpoint(sys.argv[1], "a", "m")
+    return stream.call(endpoint, {"messages": []}, request_id=str(n), timeout_s=20).row
+print(json.dumps([job.get() for job in [gevent.spawn(one, n) for n in range(4)]]))
+"""
+
+
+def test_times_hold_under_gevent_too(scripted: Callable[..., Scripted]) -> None:
+    play = [(0.0, CHUNKED), (0.4, chunk(word("a"))), (0.4, chunk(word("b"))), (0.4, chunk(END) + chunk(b""))]
+    server = scripted(*[play] * 4)
+    ran = subprocess.run(
+        [sys.executable, "-c", GREENLETS, server.url], capture_output=True, text=True, check=True, timeout=60
+    )
+    rows = {row["request_id"]: row for row in json.loads(ran.stdout)}
+    assert len(server.requests) == len(rows) == 4
+    for request, sent in zip(server.requests, server.sent_ns, strict=True):
+        row = rows[re.search(rb"X-Request-Id: (\d)", request)[1].decode()]
+        assert row["failure"] is None
+        for stamp, expected_ns in (("t_first_token_ns", sent[1]), ("t_last_token_ns", sent[2]), ("t_end_ns", sent[3])):
+            assert -40e6 < row[stamp] - expected_ns < 150e6, stamp  # 4 at once, on a busy machine
 
 
 def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,12 +123,12 @@ def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], m
     real = stream.events.listen
 
     def slow(pieces: Any) -> Any:
-        time.sleep(0.3)
+        time.sleep(1)
         return real(pieces)
 
     monkeypatch.setattr(stream.events, "listen", slow)
     row = call(server.url).row
-    assert (row["t_end_ns"] - row["t_send_ns"]) / 1e6 < 250
+    assert (row["t_end_ns"] - row["t_send_ns"]) / 1e6 < 900
 
 
 def _plain(status: str, body: bytes) -> bytes:
@@ -174,7 +205,7 @@ def test_the_overall_deadline_holds_although_bytes_flow(scripted: Callable[..., 
     row = call(server.url, timeout_s=0.5).row
     assert row["failure"] == "timeout"
     assert time.monotonic() - began < 1
-    assert 3 < row["chunks"] < 12
+    assert 1 <= row["chunks"] < 12
 
 
 def test_waiting_for_the_first_byte_is_not_silence(scripted: Callable[..., Scripted]) -> None:

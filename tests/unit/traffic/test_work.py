@@ -114,6 +114,16 @@ def test_a_task_leaves_its_row_and_one_per_step(engine: Running) -> None:
     assert len({row["request_id"] for row in requests}) == len(requests) > 5
 
 
+def test_the_gateway_tier_sends_what_the_agents_first_step_sends() -> None:
+    from tasks.agent import golden, graph
+
+    sent: list[Any] = []
+    answer = stream.Answer({"failure": "connect", "failure_detail": "", "is_aborted": False}, "", "", [])
+    for case in work.sendable("v1")[:3]:
+        graph.play(case, ask=lambda messages, tools, step: sent.append((messages, list(tools))) or answer)
+        assert sent[-1] == (golden.first_messages(case), list(golden.material("v1").tools))
+
+
 def test_a_task_whose_call_failed_is_a_failed_task_and_a_cut_one_is_neither() -> None:
     requests: list[Any] = []
     tasks: list[Any] = []
