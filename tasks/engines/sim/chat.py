@@ -34,6 +34,7 @@ class Chat:
         self.engine = engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrived_ns = time.monotonic_ns()
         engine, http = self.engine, HttpRequest(scope, receive)
         body = await http.body()
         engine.number += 1
@@ -42,6 +43,7 @@ class Chat:
                 raise Refused(status, "planted: the engine is overloaded")
             asked = _parsed(body, engine.setup.served_as)
             stream = _stream(engine, asked, http.headers, send if asked.get("stream") else None)
+            stream.arrived_ns, stream.request.arrived_s = arrived_ns, engine.model_s(arrived_ns)
         except Refused as refused:
             await error(refused.status, str(refused))(scope, receive, send)
             return
@@ -102,7 +104,6 @@ def _stream(engine: Engine, body: Mapping[str, Any], headers: Mapping[str, str],
         wire=None if send is None else Wire(send),
         has_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         shows_cached=bool(setup.flags["enable-prompt-tokens-details"]),
-        arrived_ns=time.monotonic_ns(),
         asked_id=headers.get("x-request-id") or answer_id,
     )
 

@@ -62,7 +62,11 @@ class Engine:
 
     def now_s(self) -> float:
         """Model time."""
-        return (time.monotonic_ns() - self.origin_ns) / 1e9 / self.setup.time_scale
+        return self.model_s(time.monotonic_ns())
+
+    def model_s(self, at_ns: int) -> float:
+        """Model time of a monotonic time."""
+        return (at_ns - self.origin_ns) / 1e9 / self.setup.time_scale
 
     def plant(self, faults: Faults) -> None:
         """Replace the planted faults."""
@@ -75,7 +79,6 @@ class Engine:
 
     def submit(self, stream: Stream) -> None:
         """Queue a request. Raises ValueError if it can never be scheduled."""
-        stream.request.arrived_s = self.now_s()
         self.scheduler.add(stream.request)
         self.streams[stream.request] = stream
         self.wake.set()

@@ -96,7 +96,7 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
         served_as=_served_as(shown),
         host=str(asked.get("host", "127.0.0.1")),
         port=int(asked.get("port", 8000)),
-        key=env.get("VLLM_API_KEY") or None,
+        key=asked.get("api-key") or env.get("VLLM_API_KEY") or None,
         is_dev=env.get("VLLM_SERVER_DEV_MODE") == "1",
         step_s=_number(env, "SIM_STEP_MS", None, 1e-3),
         time_scale=_number(env, "SIM_TIME_SCALE", 1.0) or 1.0,

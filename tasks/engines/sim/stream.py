@@ -30,8 +30,8 @@ class Stream:
     wire: Wire | None
     has_usage: bool
     shows_cached: bool
-    arrived_ns: int
     asked_id: str
+    arrived_ns: int = 0
     has_role: bool = False
     has_stalled: bool = False
     first_ns: int = 0  # when its first step with a token was over

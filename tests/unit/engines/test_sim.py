@@ -1,6 +1,5 @@
 """The sim as an engine: it is read back as vLLM is, says what vLLM says, and records what it really sent."""
 
-import json
 import re
 import threading
 import time
@@ -12,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sim_server import CASE, ROOT, TOOLS, Sim, body, serving
+from sim_server import CASE, MODEL, TOOLS, Sim, body, serving
 
 from tasks import arm as arms
+from tasks.document import InvalidDocument
 from tasks.engines import sim as engine
-from tasks.engines.sim import record
+from tasks.engines.sim import flags, record
 
 GOLDENS = sorted((Path(__file__).resolve().parents[2] / "goldens").glob("*/metrics_*.txt"))
 ARMS = [name for name in arms.names() if arms.load(name).engine == "sim"]
@@ -83,10 +83,32 @@ def test_a_flag_that_nothing_is_modelled_by_is_unverified_though_it_is_shown(tmp
         (["--num-gpu-blocks-override", "10"], "the KV cache holds 160 tokens, fewer than max_model_len .8192."),
         (["--max-num-seq", "9"], "unrecognized arguments: --max-num-seq"),
         (["--quantization", "magic"], "the sim does not model 'magic'; it models: fp8"),
+        (["--model", "/nowhere"], "/nowhere: has neither a model.yaml nor a readable config.json"),
     ],
 )
-def test_what_contradicts_itself_ends_the_start_in_words(words: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=said), serving(tmp_path, *words):
+def test_what_contradicts_itself_is_refused_in_words(words: list[str], said: str) -> None:
+    with pytest.raises(InvalidDocument, match=said):
+        flags.setup(["--model", str(MODEL), "--max-model-len", "8192", *words], {})
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"SIM_GPU": "h300"}, "SIM_GPU: no 'h300'; known: h200, h100, a100, l4"),
+        ({"SIM_STEP_MS": "fast"}, "SIM_STEP_MS: must be a number, 0 or more, found 'fast'"),
+        ({"SIM_FAULTS": "nonsense"}, "faults: no 'nonsense'; known: "),
+    ],
+)
+def test_a_bad_variable_is_refused_in_words(env: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidDocument, match=said):
+        flags.setup(["--model", str(MODEL)], env)
+
+
+def test_a_refused_start_ends_the_process_and_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(AssertionError, match="ValueError: unrecognized arguments: --no-such"),
+        serving(tmp_path, "--no-such"),
+    ):
         pass
 
 
@@ -257,5 +279,4 @@ def _ignoring(sim: Sim) -> None:
 def test_in_a_process_of_a_run_the_record_is_in_its_folder(tmp_path: Path) -> None:
     with serving(tmp_path, SIM_RECORD="", ARMWISE_RUN_DIR=str(tmp_path)) as sim:
         sim.ask(max_tokens=1)
-    first = json.loads((tmp_path / "sim.jsonl").read_text().splitlines()[0])
-    assert first["what"] == "start" and ROOT.name not in str(first.get("key", ""))
+    assert record.read(tmp_path / "sim.jsonl")[0]["what"] == "start"
