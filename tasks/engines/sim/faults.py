@@ -38,7 +38,10 @@ TABLE = {
     "usage_wrong": Fault(7, "request", "completion_tokens times factor; 0: no usage", {"ratio": 1, "factor": 1.5}),
     "warm_cache": Fault(8, "scheduler", "every prompt is cached, whatever is reset or salted"),
     "slow_first_wave": Fault(
-        9, "scheduler", "slower until so many requests had their first token", {"requests": 8, "factor": 20}
+        9,
+        "scheduler",
+        "from each cache reset on, slow until so many requests had a token",
+        {"requests": 8, "factor": 20},
     ),
     "restart": Fault(10, "process", "the engine starts anew after so many requests", {"requests": 10}),
     "other_precision": Fault(11, "start", "weights are held in another width than asked", {"bytes": 1}),

@@ -81,8 +81,9 @@ class App:
         return JSONResponse(told)
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
-        """200 whether or not it worked, as vLLM answers: blocks in use are not reset."""
+        """200 whether or not it worked, as vLLM answers: blocks in use are not reset. A planted first wave begins."""
         self.engine.scheduler.pool.reset()
+        self.engine.first_tokens = 0
         return Response()
 
     async def faults(self, request: Request) -> Response:

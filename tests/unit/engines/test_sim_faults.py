@@ -122,6 +122,10 @@ def test_09_the_first_wave_is_slow_and_the_next_is_not(sim: Sim) -> None:
         line = sim.requests()[-1]
         ttfts.append((line["sent"][0][0] - line["arrived_ns"]) / 1e6)
     assert min(ttfts[:2]) >= 200 > max(ttfts[2:]) * 2
+    sim.client.post("/reset_prefix_cache")
+    sim.stream(max_tokens=1)
+    line = sim.requests()[-1]
+    assert (line["sent"][0][0] - line["arrived_ns"]) / 1e6 >= 200
 
 
 def test_10_the_engine_restarts_in_mid_run(tmp_path: Path) -> None:
