@@ -29,27 +29,28 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_MS = 20.0
-QUICK, FULL = ((300, 6.0),), ((64, 10.0), (300, 10.0), (450, 10.0))
+QUICK = ((300, 6.0, 0),)  # streams, seconds, slots of a step over which the streams are spread (0: all at its end)
+FULL = ((64, 10.0, 0), (300, 10.0, 0), (450, 10.0, 0), (256, 10.0, 20))
 SETTLE_S = 1.0
 
 
 def main(words: list[str]) -> None:
-    rows = [measure(streams, seconds) for streams, seconds in (QUICK if "--quick" in words else FULL)]
+    rows = [measure(*case) for case in (QUICK if "--quick" in words else FULL)]
     for row in rows:
         print(
-            f"{row['streams']:4} streams: {row['rate_p50']:.2f} tokens/s each (least {row['rate_min']:.2f}), "
+            f"{row['streams']:4} streams in {row['slots'] or 1} slots: {row['rate_p50']:.2f} tokens/s each (least {row['rate_min']:.2f}), "
             f"lost {row['lost']}, cpu {row['cpu_percent']:.0f} %, late ms p50 {row['late_ms_p50']:.2f} "
             f"p99 {row['late_ms_p99']:.2f} max {row['late_ms_max']:.1f}, spread ms {row['spread_ms_p50']:.2f}"
         )
     print(json.dumps({"rows": rows, "load_average": os.getloadavg()[0]}))
 
 
-def measure(streams: int, seconds: float) -> dict[str, Any]:
+def measure(streams: int, seconds: float, slots: int) -> dict[str, Any]:
     """One server, N streams of so many seconds."""
     tokens = round(seconds * 1e3 / STEP_MS)
     with tempfile.TemporaryDirectory() as folder:
         record, port = Path(folder) / "sim.jsonl", _free_port()
-        server = _start(port, record, streams)
+        server = _start(port, record, streams, slots)
         try:
             chunks, cpu_percent = _read_all(port, server.pid, streams, tokens, seconds)
         finally:
@@ -59,7 +60,12 @@ def measure(streams: int, seconds: float) -> dict[str, Any]:
     requests = [line["sent"] for line in lines if line["what"] == "request"]
     sent = [[(at, due) for at, what, _, due in stamps if what == "tokens"] for stamps in requests]
     assert len(sent) == streams and all(len(stamps) == tokens for stamps in sent), "not all tokens were sent"
-    return {"streams": streams, "lost": streams * tokens - chunks, "cpu_percent": cpu_percent} | _timing(sent)
+    return {
+        "streams": streams,
+        "slots": slots,
+        "lost": streams * tokens - chunks,
+        "cpu_percent": cpu_percent,
+    } | _timing(sent)
 
 
 def _timing(sent: list[list[tuple[int, int]]]) -> dict[str, float]:
@@ -79,11 +85,11 @@ def _timing(sent: list[list[tuple[int, int]]]) -> dict[str, float]:
     }
 
 
-def _start(port: int, record: Path, streams: int) -> subprocess.Popen[bytes]:
+def _start(port: int, record: Path, streams: int, slots: int) -> subprocess.Popen[bytes]:
     model = ROOT / "deploy" / "models" / "sim" / "qwen2.5-3b"
     command = [sys.executable, "-m", "tasks.engines.sim", "--model", str(model), "--served-model-name", "m"]
     command += ["--port", str(port), "--max-num-seqs", str(streams)]
-    own = {"SIM_STEP_MS": str(STEP_MS), "SIM_RECORD": str(record), "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(ROOT)}
+    own = {"SIM_STEP_MS": str(STEP_MS), "SIM_RECORD": str(record), "SIM_SPREAD": str(slots), "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(command, env=os.environ | own, cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and server.poll() is None:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from tasks.engines.sim.alarm import Alarm
 from tasks.engines.sim.faults import Faults
 from tasks.engines.sim.flags import Setup
 from tasks.engines.sim.record import Record
-from tasks.engines.sim.scheduler import Batch, Scheduler
+from tasks.engines.sim.scheduler import Batch, Gain, Scheduler
 from tasks.engines.sim.stream import Stream
 
 LOST_S = 0.25
@@ -58,6 +59,7 @@ class Engine:
         self.late_ns_max = 0
         self.wake = asyncio.Event()
         self.burners: list[Any] = []
+        self.later: deque[tuple[float, list[Gain]]] = deque()  # model time, what is sent then
         self.plant(setup.faults)
 
     def now_s(self) -> float:
@@ -95,14 +97,15 @@ class Engine:
         try:
             while True:
                 batch = self.scheduler.begin(now_s)
+                end_s = now_s + batch.duration_s if batch else float("inf")
+                await self._send_due(alarm, end_s)
                 if batch is None:
                     await self._idle(now_s)
                     now_s = max(now_s, self.now_s())
                     continue
-                end_s = now_s + batch.duration_s
                 await alarm.until(self._real_ns(end_s))
                 now_s = self._caught_up(end_s)
-                self._complete(batch, end_s)
+                self._spread(self.scheduler.complete(batch), end_s)
         finally:
             alarm.close()
 
@@ -154,10 +157,30 @@ class Engine:
         self.lost += 1
         return self.now_s()
 
-    def _complete(self, batch: Batch, end_s: float) -> None:
+    def _spread(self, gains: list[Gain], end_s: float) -> None:
+        """Send what a step brought: at once, or in SIM_SPREAD slots of the next step, each stream always in its own."""
+        slots = self.setup.spread
+        if not slots:
+            self._send(gains, end_s)
+            return
+        found: dict[int, list[Gain]] = {}
+        for gain in gains:
+            found.setdefault(self.streams[gain[0]].number % slots, []).append(gain)
+        width_s = (self.setup.step_s or 0.0) / slots
+        self.later.extend((end_s + slot * width_s, found[slot]) for slot in sorted(found))
+
+    async def _send_due(self, alarm: Alarm, before_s: float) -> None:
+        while self.later and self.later[0][0] < before_s:
+            at_s, gains = self.later.popleft()
+            await alarm.until(self._real_ns(at_s))
+            self._send(gains, at_s)
+
+    def _send(self, gains: list[Gain], end_s: float) -> None:
         at_ns, due_ns = time.monotonic_ns(), self._real_ns(end_s)
-        for request, tokens, is_finished in self.scheduler.complete(batch):
-            stream = self.streams[request]
+        for request, tokens, is_finished in gains:
+            stream = self.streams.get(request)
+            if stream is None:  # its client left between the step and its slot
+                continue
             if not stream.first_ns:
                 stream.first_ns = at_ns
                 self.first_tokens += 1

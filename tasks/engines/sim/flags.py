@@ -20,7 +20,7 @@ from tasks.engines.sim.faults import Faults
 from tasks.engines.sim.roofline import Machine
 from tasks.engines.sim.scheduler import Limits
 
-ENV = ("SIM_GPU", "SIM_STEP_MS", "SIM_TIME_SCALE", "SIM_ACCEPTANCE", "SIM_FAULTS", "SIM_RECORD")
+ENV = ("SIM_GPU", "SIM_STEP_MS", "SIM_SPREAD", "SIM_TIME_SCALE", "SIM_ACCEPTANCE", "SIM_FAULTS", "SIM_RECORD")
 SHOWN_ENV = (*ENV, "VLLM_SERVER_DEV_MODE", "VLLM_NO_USAGE_STATS")
 ACCEPTANCE = (
     0.6  # ours, about what n-gram speculation gets on this project's own workload (42 percent) and a draft more
@@ -67,6 +67,7 @@ class Setup:
     key: str | None
     is_dev: bool
     step_s: float | None  # a fixed time of every step instead of the roofline's
+    spread: int  # slots of a step over which its sends are spread; 0: all at its end
     time_scale: float  # real seconds per second of the model
     record: str | None
     faults: Faults
@@ -99,6 +100,7 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
         key=asked.get("api-key") or env.get("VLLM_API_KEY") or None,
         is_dev=env.get("VLLM_SERVER_DEV_MODE") == "1",
         step_s=_number(env, "SIM_STEP_MS", None, 1e-3),
+        spread=_spread(env),
         time_scale=_number(env, "SIM_TIME_SCALE", 1.0) or 1.0,
         record=env.get("SIM_RECORD") or None,
         faults=faults,
@@ -241,6 +243,13 @@ def _check(limits: Limits, max_model_len: int) -> None:
             f"the KV cache holds {pool} tokens, fewer than max_model_len ({max_model_len}); "
             "lower max_model_len or raise gpu_memory_utilization"
         )
+
+
+def _spread(env: Mapping[str, str]) -> int:
+    slots = int(_number(env, "SIM_SPREAD", 0.0) or 0)
+    if slots and not env.get("SIM_STEP_MS"):
+        raise InvalidDocument("SIM_SPREAD: needs SIM_STEP_MS, since only steps of one length have phases")
+    return slots
 
 
 def _number(env: Mapping[str, str], name: str, default: float | None, factor: float = 1.0) -> float | None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_what_contradicts_itself_is_refused_in_words(words: list[str], said: str
     [
         ({"SIM_GPU": "h300"}, "SIM_GPU: no 'h300'; known: h200, h100, a100, l4"),
         ({"SIM_STEP_MS": "fast"}, "SIM_STEP_MS: must be a number, 0 or more, found 'fast'"),
+        ({"SIM_SPREAD": "4"}, "SIM_SPREAD: needs SIM_STEP_MS"),
         ({"SIM_FAULTS": "nonsense"}, "faults: no 'nonsense'; known: "),
     ],
 )
@@ -211,6 +213,18 @@ def test_time_can_run_faster_than_ours(tmp_path: Path) -> None:
         began = time.monotonic()
         sim.ask(max_tokens=100, ignore_eos=True)
         assert 0.18 < time.monotonic() - began < 3  # 10 s of the model
+
+
+def test_streams_can_have_phases_of_their_own(tmp_path: Path) -> None:
+    with serving(tmp_path, step_ms=50, SIM_SPREAD="5") as sim, ThreadPoolExecutor(5) as pool:
+        heard = list(pool.map(lambda n: sim.stream(f"Say {n}.", max_tokens=8, ignore_eos=True), range(5)))
+        lines = sim.requests()
+    assert all(one.is_done and (one.usage or {})["completion_tokens"] == 8 for one in heard)
+    due = {line["number"]: [due for _, what, _, due in line["sent"] if what == "tokens"] for line in lines}
+    assert all(b - a == pytest.approx(50e6, abs=1e4) for stamps in due.values() for a, b in pairwise(stamps))
+    phases = {number: round(stamps[-1] % 50e6 / 10e6) % 5 for number, stamps in due.items()}
+    assert len(set(phases.values())) == 5
+    assert all((phases[n + 1] - phases[n]) % 5 == 1 for n in range(1, 5))
 
 
 def test_the_roofline_paces_it(tmp_path: Path) -> None:
