@@ -38,7 +38,8 @@ def main(words: list[str]) -> None:
     rows = [measure(*case) for case in (QUICK if "--quick" in words else FULL)]
     for row in rows:
         print(
-            f"{row['streams']:4} streams in {row['slots'] or 1} slots: {row['rate_p50']:.2f} tokens/s each (least {row['rate_min']:.2f}), "
+            f"{row['streams']:4} streams in {row['slots'] or 1} slots: "
+            f"{row['rate_p50']:.2f} tokens/s each (least {row['rate_min']:.2f}), "
             f"lost {row['lost']}, cpu {row['cpu_percent']:.0f} %, late ms p50 {row['late_ms_p50']:.2f} "
             f"p99 {row['late_ms_p99']:.2f} max {row['late_ms_max']:.1f}, spread ms {row['spread_ms_p50']:.2f}"
         )

@@ -4,8 +4,8 @@ VLLM_API_KEY              requests to /v1 without it are answered 401
 VLLM_SERVER_DEV_MODE=1    /server_info, /reset_prefix_cache, /sim/faults and /sim/state exist
 SIM_GPU                   a name of gpus.yaml (h200)
 SIM_STEP_MS               every step takes this long, instead of what the roofline says
-SIM_SPREAD                with SIM_STEP_MS: streams send in so many slots of a step, each always in its own, and not all at
-                          once (0): a client meets them with spread phases
+SIM_SPREAD                with SIM_STEP_MS: streams send in so many slots of a step, each always in its own, and not all
+                          at once (0): a client meets them with spread phases
 SIM_TIME_SCALE            real seconds per second of the model (1)
 SIM_ACCEPTANCE            probability that a draft token is accepted, given that the one before it was (0.6)
 SIM_FAULTS                planted faults (faults.py): "http_503:ratio=0.1,stalls:ms=800"
