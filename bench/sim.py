@@ -5,10 +5,12 @@ Each of N streams gets a token every 20 ms. A reader in this process counts byte
     tokens/s     of one stream, median and least over the streams, by the sim's own record; 50 is asked
     lost         chunks that the reader did not get
     cpu          of the server, in percent of one core, over the steady part
+    starved      time in which the server was ready to run and the machine did not let it, in percent of the steady part
     late ms      p50, p99 and most of: when an event was sent minus when its step was over in the model
     spread ms    median time from the first to the last write of one step: the last stream of a step is so much later
 
-The last line is JSON. Late and spread depend on what else the machine does; its load average is printed with them.
+The last line is JSON. Late, spread and the rate depend on what else the machine does: a server that is
+starved for more than a few percent was not measured, the machine was.
 """
 
 import json
@@ -38,10 +40,9 @@ def main(words: list[str]) -> None:
     rows = [measure(*case) for case in (QUICK if "--quick" in words else FULL)]
     for row in rows:
         print(
-            f"{row['streams']:4} streams in {row['slots'] or 1} slots: "
-            f"{row['rate_p50']:.2f} tokens/s each (least {row['rate_min']:.2f}), "
-            f"lost {row['lost']}, cpu {row['cpu_percent']:.0f} %, late ms p50 {row['late_ms_p50']:.2f} "
-            f"p99 {row['late_ms_p99']:.2f} max {row['late_ms_max']:.1f}, spread ms {row['spread_ms_p50']:.2f}"
+            "{streams:4} streams in {slots} slots: {rate_p50:.2f} tokens/s each (least {rate_min:.2f}), lost {lost}, "
+            "cpu {cpu_percent:.0f} %, starved {starved_percent:.0f} %, late ms p50 {late_ms_p50:.2f} "
+            "p99 {late_ms_p99:.2f} max {late_ms_max:.1f}, spread ms {spread_ms_p50:.2f}".format(**row)
         )
     print(json.dumps({"rows": rows, "load_average": os.getloadavg()[0]}))
 
@@ -53,7 +54,7 @@ def measure(streams: int, seconds: float, slots: int) -> dict[str, Any]:
         record, port = Path(folder) / "sim.jsonl", _free_port()
         server = _start(port, record, streams, slots)
         try:
-            chunks, cpu_percent = _read_all(port, server.pid, streams, tokens, seconds)
+            chunks, cpu_percent, starved_percent = _read_all(port, server.pid, streams, tokens, seconds)
         finally:
             server.terminate()
             server.wait(timeout=20)
@@ -61,12 +62,8 @@ def measure(streams: int, seconds: float, slots: int) -> dict[str, Any]:
     requests = [line["sent"] for line in lines if line["what"] == "request"]
     sent = [[(at, due) for at, what, _, due in stamps if what == "tokens"] for stamps in requests]
     assert len(sent) == streams and all(len(stamps) == tokens for stamps in sent), "not all tokens were sent"
-    return {
-        "streams": streams,
-        "slots": slots,
-        "lost": streams * tokens - chunks,
-        "cpu_percent": cpu_percent,
-    } | _timing(sent)
+    told = {"streams": streams, "slots": slots, "lost": streams * tokens - chunks}
+    return told | {"cpu_percent": cpu_percent, "starved_percent": starved_percent} | _timing(sent)
 
 
 def _timing(sent: list[list[tuple[int, int]]]) -> dict[str, float]:
@@ -103,10 +100,10 @@ def _start(port: int, record: Path, streams: int, slots: int) -> subprocess.Pope
     raise RuntimeError("the sim did not answer /health within 30 s")
 
 
-def _read_all(port: int, pid: int, streams: int, tokens: int, seconds: float) -> tuple[int, float]:
-    """Chunks that arrived, and the server's CPU in percent of a core over the part when all streams run."""
+def _read_all(port: int, pid: int, streams: int, tokens: int, seconds: float) -> tuple[int, float, float]:
+    """Chunks that arrived; the server's CPU, and its waiting for CPU, in percent of the part when all streams run."""
     body = {"model": "m", "stream": True, "max_tokens": tokens, "ignore_eos": True}
-    selector, server, chunks, left = selectors.DefaultSelector(), psutil.Process(pid), 0, streams
+    selector, chunks, left = selectors.DefaultSelector(), 0, streams
     for number in range(streams):
         text = json.dumps(body | {"messages": [{"role": "user", "content": f"Say {number}."}]}).encode()
         sock = socket.create_connection(("127.0.0.1", port))
@@ -114,8 +111,9 @@ def _read_all(port: int, pid: int, streams: int, tokens: int, seconds: float) ->
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: s\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
         )
         selector.register(sock, selectors.EVENT_READ, bytearray())
-    marks = [(time.monotonic() + SETTLE_S, 0.0)]
-    deadline, until = time.monotonic() + 4 * seconds + 30, time.monotonic() + seconds - SETTLE_S
+    now = time.monotonic()
+    marks, deadline = [], now + 4 * seconds + 30
+    begin, until = now + SETTLE_S, now + seconds - SETTLE_S
     while left and time.monotonic() < deadline:
         for key, _ in selector.select(timeout=0.05):
             data = key.fileobj.recv(1 << 18)  # type: ignore[union-attr]
@@ -128,23 +126,18 @@ def _read_all(port: int, pid: int, streams: int, tokens: int, seconds: float) ->
                 left -= 1
                 selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
-        marks = _mark(marks, server, until)
-    return chunks, _percent(marks)
+        if begin <= time.monotonic() <= until:
+            marks = [*marks[:1], _mark(pid)]
+    (began, *before), (ended, *after) = marks[0], marks[-1]
+    cpu, starved = (100 * (b - a) / (ended - began) for a, b in zip(before, after, strict=True))
+    return chunks, cpu, starved
 
 
-def _mark(marks: list[tuple[float, float]], server: psutil.Process, until: float) -> list[tuple[float, float]]:
-    """The first time and CPU after the settling, and the last ones before the end."""
-    now = time.monotonic()
-    if now < marks[0][0] or now > until:
-        return marks
-    times = server.cpu_times()
-    now_and_cpu = (now, times.user + times.system)
-    return [now_and_cpu] if marks[0][1] == 0.0 else [marks[0], now_and_cpu]
-
-
-def _percent(marks: list[tuple[float, float]]) -> float:
-    (began, cpu_before), (ended, cpu_after) = marks[0], marks[-1]
-    return 100 * (cpu_after - cpu_before) / (ended - began)
+def _mark(pid: int) -> tuple[float, float, float]:
+    """Time, CPU seconds, and seconds of waiting for a CPU (0 where the kernel does not tell) of a process."""
+    schedstat, times = Path(f"/proc/{pid}/schedstat"), psutil.Process(pid).cpu_times()
+    waited = int(schedstat.read_text().split()[1]) / 1e9 if schedstat.exists() else 0.0
+    return time.monotonic(), times.user + times.system, waited
 
 
 def _free_port() -> int:
