@@ -176,7 +176,8 @@ class Engine:
             self._send(gains, at_s)
 
     def _send(self, gains: list[Gain], end_s: float) -> None:
-        at_ns, due_ns = time.monotonic_ns(), self._real_ns(end_s)
+        """One write per stream; what has ended is written down when all are sent, so that it delays nobody."""
+        at_ns, due_ns, ended = time.monotonic_ns(), self._real_ns(end_s), []
         for request, tokens, is_finished in gains:
             stream = self.streams.get(request)
             if stream is None:  # its client left between the step and its slot
@@ -187,9 +188,11 @@ class Engine:
             stream.last_ns = at_ns
             stream.grant(tokens, is_finished, due_ns)
             if stream.end is not None:
-                self._close(stream)
+                ended.append(stream)
             elif not stream.has_stalled and "stalls" in stream.struck:
                 self._stall(stream, end_s)
+        for stream in ended:
+            self._close(stream)
 
     def _stall(self, stream: Stream, now_s: float) -> None:
         if stream.at * 2 >= len(stream.answer.pieces):

@@ -5,9 +5,9 @@
     {"what": "start" | "restart" | "stop" | "faults", "at_ns", ...}
 
 Stamps are of the monotonic clock of the machine, the one that a client on it reads, taken just before the system call
-that sent the bytes; `due_ns` is when the model had them ready, so the sim's own lateness is known. `waited_s` is from
-arrival to the start of the first step, in seconds of the model. A line is written when its request ends; requests in
-flight at a stop or a restart are written then.
+that sent the bytes; `due_ns` is when the model had them ready, so the sim's own lateness is known. `arrived_ns` is when
+all of a request was read; `waited_s` is from there to the start of its first step, in seconds of the model. A line is
+written when its request ends; requests in flight at a stop or a restart are written then.
 """
 
 import json

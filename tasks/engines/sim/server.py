@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tasks.document import InvalidDocument
-from tasks.engines.sim import flags, metrics
+from tasks.engines.sim import answers, flags, metrics
 from tasks.engines.sim.chat import Chat, error
 from tasks.engines.sim.engine import Engine
 from tasks.engines.sim.faults import TABLE, Faults, complete, only_at_start
@@ -51,6 +51,7 @@ class App:
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+        answers.cases()  # read now: the first request shall not wait for it
         self.engine = Engine(self.setup)
         pacing = asyncio.create_task(self.engine.run())
         pacing.add_done_callback(_die_with_it)

@@ -18,6 +18,8 @@ from tasks import arm as arms
 from tasks.document import InvalidDocument
 from tasks.engines import sim as engine
 from tasks.engines.sim import flags, record
+from tasks.engines.sim.play import play
+from tasks.engines.sim.scheduler import Limits, Request, Scheduler
 
 GOLDENS = sorted((Path(__file__).resolve().parents[2] / "goldens").glob("*/metrics_*.txt"))
 ARMS = [name for name in arms.names() if arms.load(name).engine == "sim"]
@@ -206,6 +208,26 @@ def test_waiting_is_told_as_it_was(tmp_path: Path) -> None:
         state = sim.client.get("/sim/state").json()
     starts = [wait - waits[0] for wait in waits]
     assert starts == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.02 + 0.3 * state["lost"])
+
+
+def test_the_server_and_the_pure_model_agree_on_every_wait(tmp_path: Path) -> None:
+    """The recorded arrivals, played without a clock, wait as long as they did on the server, within two steps."""
+    lengths = [5, 15, 6, 1, 12, 8, 20, 3, 9, 11, 4, 7]
+    with serving(tmp_path, "--max-num-seqs", "2", "--no-enable-prefix-caching", step_ms=30) as sim:
+        with ThreadPoolExecutor(12) as pool:
+            for number, length in enumerate(lengths):
+                pool.submit(sim.ask, f"Say {number}.", max_tokens=length, ignore_eos=True)
+                time.sleep(0.04 * (number % 3))
+        lines = sorted(sim.requests(), key=lambda line: line["arrived_ns"])
+    first_ns = lines[0]["arrived_ns"]
+    arrivals = [
+        Request(line["id"], line["prompt"], line["output"], arrived_s=(line["arrived_ns"] - first_ns) / 1e9)
+        for line in lines
+    ]
+    played = play(Scheduler(Limits(max_num_seqs=2, prefix_caching=False), lambda _: 0.03), arrivals)
+    waited = [line["waited_s"] for line in lines]
+    assert max(waited) > 0.5
+    assert waited == pytest.approx([one.waited_s for one in played], abs=0.061)
 
 
 def test_time_can_run_faster_than_ours(tmp_path: Path) -> None:
