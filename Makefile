@@ -9,7 +9,7 @@ export UV_CACHE_DIR ?= $(HOME)/.cache/armwise/uv
 export UV_LINK_MODE ?= copy
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: help setup engine engine-cpu up down demo check test docs docs-check lock clean
+.PHONY: help setup engine engine-cpu up down demo lint check test docs docs-check lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -48,16 +48,17 @@ down:  ## stop all of it and show that nothing is left
 demo: setup engine-cpu  ## two whole runs of two arms on a real vLLM through Airflow, and their comparison
 	$(BIN)/armwise demo
 
-check: setup  ## format, lint, types, import contract, unit and contract tests: about a minute
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not services and not vllm" tests/unit tests/contract
 
-test: check docs-check engine-cpu  ## everything: also the database, the faults, the DAGs, and real vLLM through the scheduler
-	$(BIN)/pytest --ignore=tests/unit --ignore=tests/contract tests
-	$(BIN)/pytest -m "services or vllm" tests/unit tests/contract || test $$? -eq 5
+check: lint  ## format, lint, types, import contract, unit and contract tests: a minute or two
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not services and not vllm" tests/unit tests/contract
+
+test: lint docs-check engine-cpu  ## everything: also the faults, the DAGs, and real vLLM through the scheduler
+	$(BIN)/pytest
 
 docs: setup  ## write the generated pages of docs/
 	$(BIN)/python -m tasks.docs

@@ -2,7 +2,8 @@
 
 A tier's folder: `requests.jsonl` has one row per model call in either tier; `tasks.jsonl` one per agent task, in the
 agent tier alone. They are spooled while the tier runs and compacted at its end to `requests.parquet` and
-`tasks.parquet`, where the metrics of tasks/metrics.py stand beside them. The database has the same columns, and run_id and attempt.
+`tasks.parquet`, where the metrics of tasks/metrics.py stand beside them. The database has the same columns,
+and run_id and attempt.
 
 Stamps are integers of one monotonic clock, None for what did not happen. `failure` is None for a good row, else one of
 FAILURES. A row that our own client cut off when the level's time was up is `is_aborted`: no failure and no success.

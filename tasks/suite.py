@@ -1,8 +1,8 @@
 """A suite: expectations about one table of a run folder, as a file. One YAML file in deploy/expectations.
 
 What is expected is data; Great Expectations evaluates it. Two things are ours: every expectation names the rule of an
-honest result that it serves (docs/metrics.md), and one that looked at nothing is not met, since "no row broke it" says
-nothing about no rows. Where nothing to look at is a good state, the file says `optional`.
+honest result that it serves (RULES), and one that looked at nothing is not met, since "no row broke it" says nothing
+about no rows. Where nothing to look at is a good state, the file says `optional`.
 
 Tables: requests, tasks (rows of a tier), golden (cases of the gate), tier (one row of facts per tier), run (one row).
 """
@@ -24,6 +24,21 @@ from tasks.document import Document, read
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+RULES = {
+    0: "the rows are whole and of the form that they should have",
+    1: "every requested setting is in effect",
+    2: "the gate evaluated every case, on this deployment, before load",
+    3: "no engine restart between deploy and release",
+    4: "client and server agree on tokens",
+    5: "tokens per chunk are stated; no rate is computed from chunks",
+    6: "the client was on time and not short of CPU",
+    7: "failures are within the plan's bound",
+    8: "the prefix cache was empty when a tier began",
+    9: "there are rows enough",
+    10: "requested and produced output lengths agree where the plan fixed them",
+    11: "compared runs are alike in everything but what the arm varies",
+    12: "nothing of the run is left after release",
+}
 NOTHING = "nothing to look at"
 SHOWN = 5  # unexpected values that a result names
 
@@ -31,7 +46,7 @@ SHOWN = 5  # unexpected values that a result names
 class Expectation(Document):
     """`type` and `kwargs` are Great Expectations'; {$PARAMETER: name} in kwargs is a value of the run."""
 
-    rule: int = Field(ge=0, le=12)  # 0: the form of the rows themselves
+    rule: int = Field(ge=0, le=12)  # a key of RULES
     says: str = Field(min_length=10)
     type: str = Field(pattern="^expect_")
     kwargs: dict[str, Any] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ class Target(Document):
     says: str = Field(min_length=10)  # which machine this is, for the person who picks it
     slots: list[str] = Field(min_length=1)  # one run holds one: cpu0, gpu0, gpu0+1 (the engine sees those GPUs alone)
     command: list[str] = []  # process driver: what starts the engine; a relative path is looked up in the checkout
-    nice: int = Field(default=0, ge=0, le=19)  # process driver: how far the engine yields the CPU to whoever measures it
+    nice: int = Field(default=0, ge=0, le=19)  # process driver: how far the engine yields the CPU to its client
     env: dict[str, str] = {}
     gpu_model: str | None = None
     needs: list[Literal["image", "model.revision"]] = []  # what an arm must have resolved to run here

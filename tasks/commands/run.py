@@ -90,8 +90,8 @@ def _after(run_dir: Path, signals: Signals) -> str | None:
     for name in stage.AFTER_RELEASE:
         if len(signals) > 1 and name != "release":
             print(f"{name}: skipped, told twice to stop; later: armwise stage {name} {run_dir}", flush=True)
-        elif name == "load" and not _has_database():
-            print(f"load: skipped, no database here; where there is one: armwise load {run_dir}", flush=True)
+        elif name in _missing():
+            print(f"{name}: skipped, {_missing()[name]}; where there is one: armwise load {run_dir}", flush=True)
         else:
             failures.append(_to_its_end(name, run_dir, signals))
     return next((failure for failure in failures if failure), None)
@@ -130,6 +130,16 @@ def _say_end(run_dir: Path, failure: str | None) -> None:
     print(f"run folder: {run_dir}")
     next_step = f"armwise report {run_dir.parent.name}" if _has_database() else f"armwise load {run_dir}"
     print(f"next: {next_step}", flush=True)
+
+
+def _missing() -> dict[str, str]:
+    """Stages that this machine lacks something for (a GPU host has no orchestrator packages), and what."""
+    from importlib.util import find_spec
+
+    missing = {} if _has_database() else {"load": "no database here"}
+    if find_spec("great_expectations") is None:
+        missing |= dict.fromkeys(("validate", "judge"), "no Great Expectations here")
+    return missing
 
 
 def _has_database() -> bool:

@@ -137,5 +137,7 @@ def _environment(path: Path) -> dict[str, str]:
         content = path.read_bytes()
     except PermissionError:
         return {}
+    if b"ARMWISE_" not in content:
+        return {}  # nearly all; an environment may have hundreds of entries
     pairs = (entry.decode(errors="replace").partition("=") for entry in content.split(b"\0"))
     return {name: value for name, _, value in pairs if name in (RUN_DIR, SUPERVISOR)}

@@ -92,6 +92,8 @@ def stop(run_dir: Path) -> dict[str, list[str]]:
     Returns `freed` and `processes_left`, in words. Nothing left is the proof that a release needs.
     """
     began = [str(p) for p in (*_processes.of(run_dir), *_processes.supervisors(run_dir))]
+    if not began:
+        return {"freed": [], "processes_left": []}
     _processes.send(signal.SIGTERM, _processes.supervisors(run_dir))
     deadline = time.monotonic() + STOP_S
     while _processes.supervisors(run_dir) and time.monotonic() < deadline:

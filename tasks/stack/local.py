@@ -183,7 +183,7 @@ def _stop_strays(home: Path, say: Say) -> None:
 
 def _choose(home: Path, port: int | None) -> Address:
     kept = artifact.read(_path(home))["airflow_port"] if _path(home).exists() else 8080
-    address = Address(home, port or (kept if _is_free(kept) else _free()), _free())
+    address = Address(home, port or (kept if _is_free(kept) else free_port()), free_port())
     artifact.write(
         _path(home), {"format": 1, "airflow_port": address.airflow_port, "gateway_port": address.gateway_port}
     )
@@ -204,7 +204,7 @@ def _fails(attempt: Callable[[], object]) -> bool:
     return False
 
 
-def _free() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -5,7 +5,6 @@ owns cannot be read and does not count; a zombie has no environment left and doe
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,15 +22,17 @@ def start(argv: Sequence[str], *, home: Path, part: str, environment: Mapping[st
     """Start one part in a session of its own, its output appended to log. Returns its pid."""
     log.parent.mkdir(parents=True, exist_ok=True)
     marked = {**os.environ, **environment, STACK: str(home), PART: part, "SPT_NOENV": "1"}
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", _EXEC, "sh", *argv],
-            env=marked,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ).pid
+    return os.posix_spawn(
+        "/bin/sh",
+        ["/bin/sh", "-c", _EXEC, "sh", *argv],
+        marked,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
 
 
 def members(home: Path, part: str | None = None) -> list[psutil.Process]:

@@ -52,11 +52,11 @@ def _talk(conn: socket.socket, server: Scripted, plays: list[Play], keep: bool) 
             server.sent_ns.append(stamps)
             for wait_s, data in plays.pop(0):
                 time.sleep(wait_s)
+                stamps.append(time.monotonic_ns())  # before the send: nobody can have seen the bytes earlier
                 try:
                     conn.sendall(data)
                 except OSError:
                     return
-                stamps.append(time.monotonic_ns())
             if not keep:
                 return
 

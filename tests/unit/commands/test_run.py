@@ -89,6 +89,16 @@ def test_no_database_is_one_line_and_no_failure(stages, monkeypatch, capsys):
     assert "load: skipped, no database here; where there is one: armwise load /" in capsys.readouterr().out
 
 
+def test_a_gpu_host_without_the_orchestrator_leaves_a_folder_to_load_elsewhere(stages, monkeypatch, capsys):
+    monkeypatch.setattr(database, "available", lambda: False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert go() == 0
+    assert stages[1][-1] == "release"
+    said = capsys.readouterr().out
+    for name in ("validate", "load", "judge"):
+        assert f"{name}: skipped, no " in said
+
+
 @pytest.mark.parametrize("name", ["deploy", "verify", "gate", "drive_gateway", "drive_agent"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_in_any_stage_of_the_work(stages, name, number, code, capsys):

@@ -7,8 +7,7 @@ import pytest
 from measured_run import AT, agent_rows, engine_samples, gateway_requests, request, write_tier
 from pyarrow import Table, parquet
 
-from tasks import artifact, suite
-from tasks.document import InvalidDocument, parse
+from tasks import artifact
 from tasks.stages.validate import validate
 
 
@@ -245,21 +244,3 @@ def test_a_second_time_changes_nothing(run_dir):
 def test_without_run_json_there_is_nothing_to_validate(tmp_path):
     with pytest.raises(artifact.BrokenArtifact, match=r"run.json: is missing"):
         validate(tmp_path)
-
-
-@pytest.mark.parametrize("name", suite.names())
-def test_every_suite_loads(name):
-    import great_expectations.expectations as known
-
-    for one in suite.load(name).expectations:
-        assert hasattr(known, "".join(part.title() for part in one.type.split("_"))), one.type
-
-
-def test_a_bad_suite_is_named():
-    content = {
-        "says": "ten letters",
-        "table": "rows",
-        "expectations": [{"rule": 13, "says": "ten letters", "typ": "x"}],
-    }
-    with pytest.raises(InvalidDocument, match=r"expectations\.0\.typ: not a known field; known: .*type"):
-        parse(content, suite.Suite, source="deploy/expectations/x.yaml")

@@ -84,10 +84,9 @@ def test_times_are_those_of_the_server(scripted: Callable[..., Scripted]) -> Non
         ("t_last_token_ns", sent[4]),
         ("t_end_ns", sent[5]),
     ):
-        # the server stamps after its send: ours may be a little earlier; 80 ms is for a busy machine
-        assert -40e6 < row[stamp] - expected_ns < 80e6, stamp
-    assert row["icl_ms_max"] == pytest.approx(300, abs=80)
-    assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=20)  # usage says 6
+        assert 0 <= row[stamp] - expected_ns < 140e6, stamp  # less than the next part is away, on a busy machine too
+    assert row["icl_ms_max"] == pytest.approx((sent[3] - sent[2]) / 1e6, abs=140)
+    assert metrics.computed(row)["tpot_ms"] == pytest.approx((sent[4] - sent[1]) / 1e6 / 5, abs=28)  # usage says 6
 
 
 GREENLETS = """
@@ -115,7 +114,7 @@ def test_times_hold_under_gevent_too(scripted: Callable[..., Scripted]) -> None:
         row = rows[re.search(rb"X-Request-Id: (\d)", request)[1].decode()]
         assert row["failure"] is None
         for stamp, expected_ns in (("t_first_token_ns", sent[1]), ("t_last_token_ns", sent[2]), ("t_end_ns", sent[3])):
-            assert -40e6 < row[stamp] - expected_ns < 150e6, stamp  # 4 at once, on a busy machine
+            assert 0 <= row[stamp] - expected_ns < 350e6, stamp  # 4 at once, on a busy machine; parts are 400 ms apart
 
 
 def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +127,7 @@ def test_a_slow_parser_does_not_move_stamps(scripted: Callable[..., Scripted], m
 
     monkeypatch.setattr(stream.events, "listen", slow)
     row = call(server.url).row
-    assert (row["t_end_ns"] - row["t_send_ns"]) / 1e6 < 900
+    assert (row["t_end_ns"] - row["t_send_ns"]) / 1e6 < 950
 
 
 def _plain(status: str, body: bytes) -> bytes:
