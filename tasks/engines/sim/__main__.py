@@ -37,7 +37,9 @@ def main(argv: list[str]) -> None:
         print(f"ValueError: {fault}", file=sys.stderr, flush=True)
         sys.exit(1)
     log(setup)
+    gc.collect()
     gc.freeze()  # what is there now stays: collections look at requests alone
+    gc.set_threshold(10_000, 10, 10)  # a pause delays every stream, so few of them
     uvicorn.run(
         App(setup).asgi(),
         host=setup.host,
