@@ -4,6 +4,7 @@ docs/metrics.md     the metric table, the failure kinds
 docs/reference.md   everything that a registry folder holds: arms, targets, plans, SLOs, prices, tools, views, ...
 """
 
+import ast
 import inspect
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,6 +71,7 @@ def reference_page() -> str:
         "Agent tools": _modules(tools),
         "Engines": _modules(engines),
         "Drivers": _modules(drivers),
+        "DAGs": _table(("dag", "does"), map(_dag, sorted((settings.root() / "dags").glob("*.py")))),
         "Stages": _table(("stage", "does"), ((s, _says_stage(s)) for s in stage.ORDER)),
         "Commands": _table(("command", "does"), _command_rows()),
         "Report views": _table(("view", "title", "question"), map(_view, _views())),
@@ -88,6 +90,11 @@ def _modules(package: object) -> list[str]:
         member = getattr(module, name, module)
         rows.append((name, _first_line(inspect.getdoc(member) or inspect.getdoc(module))))
     return _table(("name", "says"), rows)
+
+
+def _dag(path: Path) -> tuple[str, str]:
+    """Read, not imported: Airflow stays at the edge."""
+    return path.stem, _first_line(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def _says_stage(name: str) -> str:

@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Address:
-    """Where a stack answers. The ports are chosen once and kept while any part is up."""
+    """Where a stack answers. Ports are kept while any part is up, and Airflow's beyond that where it is still free."""
 
     home: Path
     airflow_port: int
@@ -92,7 +92,6 @@ def down(say: Say = print) -> list[str]:
                 process.stop_part(home, part, within_s=20)
         process.stop(process.members(home), within_s=10)
         database.down()
-        _path(home).unlink(missing_ok=True)
         return [process.words(p) for p in process.members(home)]
 
 

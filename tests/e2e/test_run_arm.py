@@ -17,7 +17,7 @@ import yaml
 from conftest import CHECKOUT, PLAN, TARGET, reachable_folder, write_yaml
 from lifecycle import living, until
 
-from tasks import artifact, database, postgres, run
+from tasks import artifact, database, run
 from tasks.stack import local, process
 from tasks.stack.api import Airflow, ApiFault
 from tasks.stages.claim import run_id
@@ -73,7 +73,6 @@ def stack() -> Iterator[Stack]:
         address = local.up(port=local.free_port())
         yield Stack(address.home, address.client())
         assert local.down() == []
-        postgres.let_go()
 
 
 def checkout_of_its_own(root: Path) -> Path:
@@ -210,8 +209,8 @@ def test_a_second_run_waits_without_a_worker_and_shows_its_place_and_a_person_ma
     assert "place 1 in the queue" in stack.client.log(DAG, second, "claim")
 
     stack.mark_failed(first)
-    until(lambda: stack.states(first)["judge"] == "failed", within_s=RUN_WITHIN_S)
-    assert stack.client.state(DAG, first) == "failed"
+    stack.until_task(first, "judge", "failed")
+    assert stack.ended(first) == "failed"
     assert stack.states(first)["load"] == "success"
     assert rows("request", folder)[0] > 0
     assert is_freed(folder)
@@ -271,7 +270,7 @@ def test_down_in_the_middle_of_a_run_leaves_nothing_and_the_run_is_stored_after_
     assert process.members(stack.home) == []
     assert local.down() == []
 
-    local.up()
+    assert local.up().airflow == stack.client.url
     assert stack.ended(dag_run) == "failed"
     assert rows("request", folder)[0] > 0
 
