@@ -33,7 +33,7 @@ NAMES = catalog.module_names(engines)
 
 
 def test_there_are_engines() -> None:
-    assert {"vllm", "openai"} <= set(NAMES)
+    assert {"vllm", "openai", "sim"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -48,5 +48,5 @@ def test_a_bad_field_is_named(sandbox: Path, field: str, value: object, words: s
 
 
 def test_an_unknown_target_is_answered_with_the_known_ones(sandbox: Path) -> None:
-    with pytest.raises(catalog.UnknownName, match="no 'local'; known: endpoint, local-cpu, local-gpu, stand-in"):
+    with pytest.raises(catalog.UnknownName, match="no 'local'; known: endpoint, local-cpu, local-gpu, sim, stand-in"):
         target.load("local")
