@@ -18,4 +18,8 @@ def demo(
     """Run a control and an arm through Airflow on a real engine, compare them, and leave nothing running."""
     from tasks.stack import demo as shown
 
-    raise typer.Exit(shown.show(CONTROL, ARM, target=target, plan=plan))
+    try:
+        raise typer.Exit(shown.show(CONTROL, ARM, target=target, plan=plan))
+    except KeyboardInterrupt:
+        print("demo: stopped by Ctrl-C")
+        raise typer.Exit(130) from None

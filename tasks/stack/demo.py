@@ -14,6 +14,7 @@ from tasks import run as runs
 from tasks.stack import StackFailed, local
 from tasks.stack.api import ENDED, Airflow
 from tasks.stack.follow import Tail
+from tasks.stage import Stopped
 from tasks.stages.claim import run_id
 
 DAG = "run_arm"
@@ -45,7 +46,7 @@ class Started:
 def show(control: str, arm: str, *, target: str, plan: str) -> int:
     """The whole of it. Returns the exit code: 0 if both runs succeeded, are valid and passed the gate."""
     was_up, faults = local.running() is not None, ["it did not get to its end"]
-    with _sigterm_is_ctrl_c():
+    with _signals():
         try:
             address = local.up()
             client = address.client()
@@ -54,6 +55,7 @@ def show(control: str, arm: str, *, target: str, plan: str) -> int:
             faults = [fault for one in started for fault in _faults(one)]
             _print_reports(started)
         finally:
+            _ignore_signals()
             left = [] if was_up else local.down()
     faults += [f"CANNOT BE STOPPED {words}" for words in left]
     for fault in faults:
@@ -159,12 +161,22 @@ def _clock(seconds: float) -> str:
 
 
 @contextmanager
-def _sigterm_is_ctrl_c() -> Iterator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+def _signals() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C; both are as they were afterwards."""
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Stopped("stopped by SIGTERM")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    """From here on nothing keeps `down` from its end: it takes seconds and is bounded."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from tasks import artifact, database, settings
+from tasks import artifact, database, leftovers, settings
 from tasks.stack import StackFailed, airflow, process
 from tasks.stack.api import Airflow, ApiFault
 
@@ -67,6 +67,8 @@ def up(say: Say = print, *, port: int | None = None) -> Address:
         database.up()
         before = {part for part in PARTS if process.leader(home, part)}
         _stop_strays(home, say)
+        for row in leftovers.reap():
+            say(f"freed what run {row['run_dir']} had left: {row['why']}")
         address = running() or _choose(home, port)
         environment = airflow.environment(
             home, port=address.airflow_port, metadata_url=database.url("airflow"), rows_url=database.connection_uri()
@@ -78,6 +80,8 @@ def up(say: Say = print, *, port: int | None = None) -> Address:
             _wait(address, say)
         except BaseException:
             process.stop([p for part in PARTS if part not in before for p in process.members(home, part)], within_s=10)
+            if not before:
+                database.down()
             raise
     return address
 

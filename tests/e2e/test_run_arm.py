@@ -4,6 +4,7 @@ One stack for the whole file: it takes half a minute to start. The last tests ki
 What became of a run is asked of Airflow's API, of Postgres and of the machine itself, never of the DAG's own code.
 """
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import psutil
 import pytest
 import yaml
 from conftest import CHECKOUT, PLAN, TARGET, reachable_folder, write_yaml
-from lifecycle import living, until
+from lifecycle import armwise, living, until
 
 from tasks import artifact, database, run
 from tasks.stack import local, process
@@ -273,6 +274,21 @@ def test_down_in_the_middle_of_a_run_leaves_nothing_and_the_run_is_stored_after_
     assert local.up().airflow == stack.client.url
     assert stack.ended(dag_run) == "failed"
     assert rows("request", folder)[0] > 0
+
+
+def test_a_demo_that_ctrl_c_stops_stores_what_there_was_and_leaves_nothing_running(stack):
+    assert local.down() == []
+    said: list[str] = []
+    with armwise("demo", "--target", "stand-in", "--plan", "long") as demo:
+        for line in demo.stdout:
+            if "cpu-baseline: drive_agent: level 1/1" in line and not any("drive_agent: level" in one for one in said):
+                demo.send_signal(signal.SIGINT)
+            said.append(line)
+        assert demo.wait(timeout=60) == 130, "".join(said)
+    assert process.members(stack.home) == []
+    folder = run.attempts(next(line.split()[-1] for line in said if line.startswith("cpu-baseline: asked for")))[-1]
+    assert is_freed(folder)
+    assert [artifact.read(path)["state"] for path in (folder / "phases").glob("load.*.json")] == ["done"]
 
 
 def in_the_middle_of_the_agent_tier(stack: Stack, dag_run: str) -> Path:
