@@ -1,4 +1,4 @@
-"""What the tasks of one DAG run print, as they print it: read from Airflow's log files, which cost no call to its API.
+"""What the tasks of one DAG run print and fail with, as they do: read from Airflow's log files, not through its API.
 
 The machine measures while this watches, so it stays cheap: it only reads what was appended.
 """
@@ -6,6 +6,7 @@ The machine measures while this watches, so it stays cheap: it only reads what w
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 PRINTED = "task.stdout"
 
@@ -37,9 +38,11 @@ class Tail:
             event = _parsed(line)
             if event.get("logger") == PRINTED:
                 yield str(event["event"])
+            for fault in event.get("error_detail") or ():
+                yield f"{fault['exc_type']}: {fault['exc_value']}"
 
 
-def _parsed(line: bytes) -> dict[str, object]:
+def _parsed(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError:

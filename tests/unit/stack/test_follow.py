@@ -44,3 +44,13 @@ def test_a_line_that_repeats_the_last_one_is_left_out_also_from_the_next_try(tmp
     assert list(tail.news()) == [("claim", "waiting: place 1")]
     write(tmp_path, "claim", "waiting: place 1", attempt=2)
     assert list(tail.news()) == []
+
+
+def test_what_a_task_fails_with_is_told(tmp_path):
+    path = write(tmp_path, "gate", "begun")
+    fault = {"exc_type": "StageFailed", "exc_value": "no gateway answers"}
+    with path.open("a") as file:
+        file.write(
+            json.dumps({"event": "Task failed with exception", "logger": "task", "error_detail": [fault]}) + "\n"
+        )
+    assert list(Tail(tmp_path, "d", "r").news()) == [("gate", "begun"), ("gate", "StageFailed: no gateway answers")]
