@@ -43,23 +43,31 @@ def function(name: str) -> Callable[[Path], Path]:
 def perform(name: str, run_dir: Path) -> Path:
     """Carry out one stage. Raises LeaseLost, StageFailed, BrokenArtifact and what the stage raises."""
     work = function(name)
-    if name in NEEDS_LEASE:
-        lease.check(run_dir)
-        if name != "deploy" and not (run_dir / "deployment.json").exists():
-            raise StageFailed(
-                f"{run_dir}: this attempt has no deployment; deploy comes first (in Airflow, clear from deploy)"
-            )
-        with _stop_on_sigterm(), lease.kept_alive(run_dir), _phase(name, run_dir):
-            try:
-                output = work(run_dir)
-            except Exception as error:
-                if lost := lease.lost(run_dir):
-                    raise lost from error
-                raise
-            lease.check(run_dir)  # work that outlived its lease was done on a machine that may be another run's
-            return output
+    if name not in NEEDS_LEASE:
+        with _stop_on_sigterm(), _phase(name, run_dir):
+            return work(run_dir)
+    if (run_dir / "release.json").exists():
+        lease.check(run_dir)  # an attempt that has ended, and may be stored: refused without a trace in its folder
     with _stop_on_sigterm(), _phase(name, run_dir):
-        return work(run_dir)
+        return _on_the_slot(name, work, run_dir)
+
+
+def _on_the_slot(name: str, work: Callable[[Path], Path], run_dir: Path) -> Path:
+    """A stage that touches the engine: with a live lease before, during and after."""
+    lease.check(run_dir)
+    if name != "deploy" and not (run_dir / "deployment.json").exists():
+        raise StageFailed(
+            f"{run_dir}: this attempt has no deployment; deploy comes first (in Airflow, clear from deploy)"
+        )
+    with lease.kept_alive(run_dir):
+        try:
+            output = work(run_dir)
+        except Exception as error:
+            if lost := lease.lost(run_dir):
+                raise lost from error
+            raise
+    lease.check(run_dir)  # work that outlived its lease was done on a machine that may be another run's
+    return output
 
 
 def skipped(name: str, run_dir: Path) -> str | None:

@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
 DAG = "run_arm"
 RUN_WITHIN_S = 240
-LONG = PLAN | {"tiers": {**PLAN["tiers"], "agent": {"levels": [{"users": 2, "duration_s": 60}], "drain_s": 5}}}
+BUDGET = PLAN["budget"] | {"drive_s": 120, "grace_s": 30}  # between two tasks a loaded machine is silent for a while
+SMOKE = PLAN | {"budget": BUDGET}
+LONG = SMOKE | {"tiers": {**PLAN["tiers"], "agent": {"levels": [{"users": 2, "duration_s": 60}], "drain_s": 5}}}
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def checkout_of_its_own(root: Path) -> Path:
     for name in ("dags", "plugins", "golden_set", "sql"):
         (root / name).symlink_to(CHECKOUT / name)
     write_yaml(root / "deploy" / "targets" / "stand-in" / "target.yaml", TARGET)
-    write_yaml(root / "deploy" / "plans" / "smoke.yaml", PLAN)
+    write_yaml(root / "deploy" / "plans" / "smoke.yaml", SMOKE)
     write_yaml(root / "deploy" / "plans" / "long.yaml", LONG)
     wrong = yaml.safe_load((CHECKOUT / "deploy" / "arms" / "cpu-baseline.yaml").read_text())
     wrong["env"] = wrong.get("env", {}) | {"STAND_IN_FAULT": "wrong_answers"}

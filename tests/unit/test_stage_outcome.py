@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tasks import artifact, stage
+from tasks import artifact, lease, stage
 
 ALL = dict.fromkeys(stage.ORDER, "success")
 
@@ -73,3 +73,24 @@ def test_only_a_gate_that_passed_lets_the_load_through(sandbox, verdict, skips):
         assert said == (f"the gate said {verdict}: 3 cases worse" if skips else None)
     for name in ("release", "validate", "load", "judge"):
         assert stage.skipped(name, run_dir) is None
+
+
+def test_a_stage_that_comes_after_the_lease_has_lapsed_says_so_in_the_run(sandbox):
+    import lifecycle
+
+    run_dir = lifecycle.claimed(sandbox)
+    lifecycle.age(run_dir, renewed_at=time.time() - 3600)
+    with pytest.raises(lease.LeaseLost):
+        stage.perform("deploy", run_dir)
+    assert "longer ago than its grace" in artifact.read(run_dir / "phases" / "deploy.1.json")["error"]
+
+
+def test_a_stage_on_an_attempt_that_has_ended_leaves_no_trace_in_it(sandbox):
+    import lifecycle
+
+    run_dir = lifecycle.claimed(sandbox)
+    stage.perform("release", run_dir)
+    before = sorted(path.name for path in (run_dir / "phases").iterdir())
+    with pytest.raises(lease.LeaseLost):
+        stage.perform("deploy", run_dir)
+    assert sorted(path.name for path in (run_dir / "phases").iterdir()) == before
