@@ -137,7 +137,7 @@ def serving(folder: Path, *flags: str, step_ms: float = 2, **env: str) -> Iterat
 
 
 def _wait(process: subprocess.Popen[bytes], client: httpx.Client, log: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         try:
@@ -145,4 +145,4 @@ def _wait(process: subprocess.Popen[bytes], client: httpx.Client, log: Path) -> 
                 return
         except httpx.HTTPError:
             time.sleep(0.05)
-    raise AssertionError(f"the sim did not answer within 30 s: {log.read_text()}")
+    raise AssertionError(f"the sim did not answer within 90 s: {log.read_text()}")
