@@ -90,8 +90,8 @@ def _after(run_dir: Path, signals: Signals) -> str | None:
     for name in stage.AFTER_RELEASE:
         if len(signals) > 1 and name != "release":
             print(f"{name}: skipped, told twice to stop; later: armwise stage {name} {run_dir}", flush=True)
-        elif name in _missing():
-            print(f"{name}: skipped, {_missing()[name]}; where there is one: armwise load {run_dir}", flush=True)
+        elif lacks := _missing().get(name):
+            print(f"{name}: skipped, {lacks}; where there is one: armwise load {run_dir}", flush=True)
         else:
             failures.append(_to_its_end(name, run_dir, signals))
     return next((failure for failure in failures if failure), None)
