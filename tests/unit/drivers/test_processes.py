@@ -54,11 +54,11 @@ def test_a_name_proves_nothing(run_dir, start):
 
 
 def test_a_group_counts_only_inside_the_session_that_was_noted(run_dir, start):
-    process = start(process_group=0, env={})
-    noted = {"pid": process.pid, "pgid": process.pid, "sid": os.getsid(0)}
+    process = start(start_new_session=True, env={})
+    noted = {"pid": process.pid, "pgid": process.pid, "sid": process.pid}
     artifact.write(run_dir / "processes" / "engine-1.state.json", noted)
     assert pids(run_dir) == {process.pid}
-    artifact.write(run_dir / "processes" / "engine-1.state.json", noted | {"sid": 1})
+    artifact.write(run_dir / "processes" / "engine-1.state.json", noted | {"sid": os.getpid()})
     assert pids(run_dir) == set()
 
 
