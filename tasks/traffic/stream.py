@@ -60,12 +60,16 @@ class Endpoint:
 
 @dataclass
 class Answer:
-    """`row` has the fields of record.REQUEST that the call knows. tool_calls: [{id, name, arguments (a string)}]."""
+    """`row` has the fields of record.REQUEST that the call knows. tool_calls: [{id, name, arguments (a string)}].
+
+    `chunks_ns`: when each chunk arrived, on the monotonic clock.
+    """
 
     row: dict[str, Any]
     content: str
     reasoning: str
     tool_calls: list[dict[str, str]]
+    chunks_ns: list[int] = field(default_factory=list)
 
 
 def call(
@@ -101,7 +105,7 @@ def call(
         "status": got.status,
         "is_aborted": got.is_cut and not heard.is_complete,
     }
-    return Answer(row, heard.content, heard.reasoning, heard.tool_calls)
+    return Answer(row, heard.content, heard.reasoning, heard.tool_calls, heard.chunks_ns)
 
 
 @dataclass
