@@ -16,7 +16,7 @@ from tasks.stack import StackFailed
 from tasks.stage import StageFailed, Stopped
 
 DECLARED = (InvalidDocument, UnknownName, NotPinned)
-SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, StageFailed, DatabaseAway, Refused, StackFailed)
+SPOKEN = (*DECLARED, BrokenArtifact, LeaseLost, SlotBusy, DatabaseAway, Refused, StackFailed)
 MACHINE = (OSError,)  # a full disk, a folder that may not be written: its own words name the file
 
 
@@ -35,12 +35,15 @@ def app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line. A fault that a person can mend is printed as one message, with exit code 2."""
+    """Run the command line. A fault that a person can mend is printed as one message.
+
+    Exit code 1: a stage failed, or found what the plan's `fail_on` names. 2: wrong input, or something is missing.
+    """
     try:
         app()()
-    except (*SPOKEN, *MACHINE) as error:
+    except (StageFailed, *SPOKEN, *MACHINE) as error:
         print(f"armwise: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, StageFailed) else 2)
     except Stopped as error:
         print(f"armwise: {error}", file=sys.stderr)
         sys.exit(143)

@@ -5,7 +5,7 @@ seconds, an end at once when it exits, a deadline. The port is free when we look
 then another one is tried. Ready means ready by a process of this run: who else answers on the port does not count.
 
 The engine's key is made anew for each deployment and is only in `engine.key` (mode 0600) and the engine's environment.
-VLLM_SERVER_DEV_MODE opens the endpoints that verify and the cache reset need; hence loopback, and nothing else.
+The engine's development endpoints, which verify and the cache reset need, are open; hence loopback, and nothing else.
 """
 
 import secrets
@@ -61,16 +61,17 @@ def up(run: Run) -> dict[str, Any]:
     _key.write(run.folder, key)
     _supervised.start(run.folder)
     deadline = time.monotonic() + run.plan.budget.start_s
+    engine = catalog.module_of(engines, run.arm.engine)
     for number in range(1, PORT_TRIES + 1):
         port = _port.free()
         name = f"engine-{number}"
-        argv = [*_command(run.target), *catalog.module_of(engines, run.arm.engine).argv(run.arm, host=HOST, port=port)]
+        argv = [*_command(run.target), *engine.argv(run.arm, host=HOST, port=port)]
         _supervised.launch(
             run.folder,
             name,
             argv,
             env=_declared(run),
-            secrets={"VLLM_API_KEY": _key.NAME},
+            secrets={engine.KEY_ENV: _key.NAME},
             log=LOG,
             cwd=settings.root(),
         )
@@ -117,7 +118,7 @@ def _declared(run: Run) -> dict[str, str]:
         **engine.environment(run.arm),
         **run.target.env,
         **run.arm.env,
-        "VLLM_SERVER_DEV_MODE": "1",
+        **engine.DEV_ENV,
     }
 
 
@@ -240,5 +241,5 @@ def _deployment(run: Run, argv: list[str], port: int, state: dict[str, Any]) -> 
         "log": str(run.folder / LOG),
         "gpu_model": run.target.gpu_model or _gpu.model(),
         "price_key": run.arm.price,
-        "dev_endpoints": True,
+        "dev_endpoints": bool(catalog.module_of(engines, run.arm.engine).DEV_ENV),
     }

@@ -11,6 +11,8 @@ from tasks.arm import Arm, flatten
 from tasks.engines._http import FAULTS, answers, get_json
 
 METRICS: dict[str, str] = {}
+KEY_ENV = "OPENAI_API_KEY"
+DEV_ENV: dict[str, str] = {}
 UNVERIFIED = ("flags", "env", "model")
 
 

@@ -39,6 +39,8 @@ METRICS = {
     "spec_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
     "process_start_time": "process_start_time_seconds",
 }
+KEY_ENV = "VLLM_API_KEY"
+DEV_ENV = {"VLLM_SERVER_DEV_MODE": "1"}
 IMAGE = "vllm/vllm-openai"  # the project's own images; their tags are v<version>
 OWNED = {  # flags that an arm does not write, and what to do instead
     "model": "write model.path or model.repo",
@@ -91,9 +93,9 @@ def argv(arm: Arm, *, host: str, port: int) -> list[str]:
 
 
 def environment(arm: Arm) -> dict[str, str]:
-    """Environment of the server. Development endpoints are on: a driver binds it to loopback, or overrides this."""
+    """Environment of the server."""
     offline = {"HF_HUB_OFFLINE": "1"} if arm.model.path else {}
-    return {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **offline, **arm.env}
+    return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **offline, **arm.env}
 
 
 def ready(url: str, key: str | None) -> bool:

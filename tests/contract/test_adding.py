@@ -18,6 +18,8 @@ SUITES = {
     "deploy/slos": "test_slos.py",
     "tasks/agent/tools": "test_tools.py",
     "sql/report": "test_reports.py",
+    "tasks/engines": "test_engines.py",
+    "tasks/drivers": "test_drivers.py",
 }
 RECIPES = {match["path"]: match["text"] for match in BLOCK.finditer((ROOT / "docs/adding.md").read_text())}
 

@@ -51,5 +51,13 @@ def test_metrics_are_of_our_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_says_where_its_key_goes_and_what_opens_its_development_endpoints(name: str) -> None:
+    engine = catalog.module_of(engines, name)
+    assert engine.KEY_ENV.isupper()
+    assert all(isinstance(word, str) for pair in engine.DEV_ENV.items() for word in pair)
+    assert not engine.KEY_ENV.startswith("ARMWISE_")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nobody_listens_is_not_ready(name: str) -> None:
     assert catalog.module_of(engines, name).ready("http://127.0.0.1:9", None) is False

@@ -19,6 +19,8 @@ from tasks.arm import Arm
 from tasks.engines import vllm
 
 METRICS = vllm.METRICS
+KEY_ENV = vllm.KEY_ENV
+DEV_ENV = vllm.DEV_ENV
 OWNED = vllm.OWNED
 flag_names = vllm.flag_names
 argv = vllm.argv
@@ -28,7 +30,7 @@ UNMODELLED = "the sim takes this flag and models nothing by it"
 
 def environment(arm: Arm) -> dict[str, str]:
     """Environment of the server."""
-    return {"VLLM_SERVER_DEV_MODE": "1", **arm.env}
+    return dict(arm.env)
 
 
 def effective(url: str, key: str | None, log: Path | str | None) -> dict[str, Any]:
