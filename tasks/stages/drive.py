@@ -25,7 +25,7 @@ import tasks
 from tasks import artifact, catalog, drivers, engines, lease, rows, run
 from tasks.drivers import _key
 from tasks.stage import StageFailed
-from tasks.traffic import cache, compact, scrape
+from tasks.traffic import cache, calibrate, compact, scrape
 from tasks.traffic.progress import Progress
 
 FORMAT = 1
@@ -50,9 +50,11 @@ def drive(run_dir: Path, tier: str) -> Path:
     deployment = artifact.read(run_dir / "deployment.json")
     sources = scrape.sources(deployment, _key.read(run_dir), catalog.module_of(engines, deployment["engine"]).METRICS)
     engine = next((source for source in sources if source.source == "engine"), None)
+    sources += scrape.gpus(this.slot)
     path.parent.mkdir(exist_ok=True)
     note: dict[str, Any] = {"format": FORMAT, "tier": tier, "started_at": time.time()}
     with _kept(run_dir, tier, note):
+        calibrate.calibrate(this, tier, deployment)
         print(f"drive_{tier}: emptying the prefix cache", flush=True)
         note["cache"] = cache.empty(this, tier, deployment, engine)
         with scrape.running(path.parent / "engine.jsonl", sources) as scraped:
