@@ -26,12 +26,13 @@ TARGET = {
     "slots": ["s0"],
     "command": [sys.executable, str(STAND_IN)],
 }
+UNCALIBRATED = {"calibrate_s": 0, "not_calibrated_because": "seconds that only tests of calibration spend"}
 PLAN = {
     "purpose": "seconds, for tests: one short level per tier",
     "seed": 7,
     "tiers": {
-        "gateway": {"levels": [{"users": 2, "duration_s": 2}], "drain_s": 5, "max_tokens": 32},
-        "agent": {"levels": [{"users": 2, "duration_s": 3}], "drain_s": 5},
+        "gateway": {"levels": [{"users": 2, "duration_s": 2}], "drain_s": 5, "max_tokens": 32} | UNCALIBRATED,
+        "agent": {"levels": [{"users": 2, "duration_s": 3}], "drain_s": 5} | UNCALIBRATED,
     },
     "gate": {"at_once": 4, "timeout_s": 60},
     "budget": {"start_s": 20, "gate_s": 60, "drive_s": 60, "release_s": 20, "grace_s": 10},
