@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,12 +132,14 @@ def _interpreter(wanted: str) -> str:
     return wanted
 
 
-def _fails(command: list[str | Path]) -> bool:
-    return subprocess.run(command, capture_output=True, timeout=INSTALL_S, env=_environ()).returncode != 0
+def _fails(command: Sequence[object]) -> bool:
+    return (
+        subprocess.run(list(map(str, command)), capture_output=True, timeout=INSTALL_S, env=_environ()).returncode != 0
+    )
 
 
-def _run(command: list[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, env=_environ())
+def _run(command: Sequence[object]) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=INSTALL_S, env=_environ())
     if done.returncode:
         raise CannotBuild(f"{' '.join(map(str, command))}\n{done.stderr.strip()}")
 
