@@ -214,7 +214,7 @@ def test_waiting_for_the_first_byte_is_not_silence(scripted: Callable[..., Scrip
 def test_done_without_an_end_of_the_body_is_a_good_answer(
     scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "LINGER_S", 0.2)
+    monkeypatch.setattr(stream.wire, "LINGER_S", 0.2)
     began = time.monotonic()
     row = call(scripted([(0, CHUNKED + chunk(word("a") + END)), (3, b"")]).url, timeout_s=10, idle_s=10).row
     assert row["failure"] is None
