@@ -23,8 +23,8 @@ from tasks.stats.dependence import effective_n
 Row = Mapping[str, Any]
 Steps = Literal["all", "first", "later"]
 CLIENT_SIDE = frozenset({"schedule_delay_ms"})
-UNTIL_FIRST = frozenset({"first_byte_ms", "ttft_ms", "ttfa_ms"})  # final as soon as they are there
-UNTIL_LAST = frozenset({"e2e_ms", "task_ms"})
+UNTIL_FIRST = frozenset({"first_byte_ms", "ttft_ms", "ttft_intended_ms", "ttfa_ms"})  # final as soon as they are there
+UNTIL_LAST = frozenset({"e2e_ms", "e2e_intended_ms", "task_ms"})
 
 
 @dataclass(frozen=True)
