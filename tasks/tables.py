@@ -162,7 +162,7 @@ def _effective(folder: Path, deployment: Row) -> Row:
 def workload(folder: Path) -> str | None:
     """Of both tiers together. None if one of them did not say."""
     found = [artifact.optional(folder / tier, "tier").get("workload_sha256") for tier in TIERS]
-    return None if None in found else hashlib.sha256("".join(found).encode()).hexdigest()
+    return None if None in found else hashlib.sha256("".join(map(str, found)).encode()).hexdigest()
 
 
 def _outcome(run: Run, phases: list[Row]) -> tuple[str, str | None, str | None]:
