@@ -101,7 +101,7 @@ TABLE = (
         "ms",
         "lower",
         _between("t_intended_ns", "t_first_token_ns"),
-        "first token minus when the schedule wanted the call sent: what a user of an open loop waits, our own delay in it",
+        "first token minus when the schedule wanted the call sent: what a user of an open loop waits",
     ),
     Metric(
         "e2e_intended_ms",

@@ -11,7 +11,7 @@ it keeps the pattern and bends the rate.
     gamma       gaps of mean 1 and standard deviation `burstiness`: shape 1 / b^2, scale b^2. 1 is poisson
 
 The first gamma gap is not a gap but what is left of one, for nobody starts a clock at an arrival: a length-biased gap
-(shape + 1) times a uniform draw. So rate x T arrivals are expected, from the level's first moment on, at any burstiness.
+(shape + 1) times a uniform draw. So rate x T arrivals are expected, from the level's first moment on, however bursty.
 """
 
 import math
@@ -28,7 +28,7 @@ def arrivals_ns(level: Level, rng: random.Random) -> list[int]:
     last = level.rate_per_s if level.ramp_to_per_s is None else level.ramp_to_per_s
     expected = (level.rate_per_s + last) / 2 * level.duration_s
     bend = (last - level.rate_per_s) / level.duration_s
-    found = []
+    found: list[int] = []
     for reached in _sums(level, rng):
         if reached >= expected:
             return found

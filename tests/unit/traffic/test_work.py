@@ -48,8 +48,9 @@ def seat_of(run: Run, tier: str, url: str, requests: list[Any], tasks: list[Any]
     offered = getattr(run.plan.tiers, tier).levels[0]
     open_level = level.Running(1, offered, t_start_ns=0, started_at=0.0)
     cases = work.endless(work.sendable("v1"), run.rng("here"))
+    names = work.sessions(run.rng("here/sessions"))
     endpoint = stream.Endpoint(url, run.technique, "tiny")
-    return work.Seat(run, tier, open_level, open_level.enter(), endpoint, cases, requests.append, tasks.append)
+    return work.Seat(run, tier, open_level, open_level.enter(), endpoint, cases, names, requests.append, tasks.append)
 
 
 @pytest.fixture(scope="module")
