@@ -71,6 +71,7 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows, control_hit_rati
         "schedule_delay_ms_p99": _p99(metrics.BY_NAME["schedule_delay_ms"].of(row) for row in requests),
         "loop_lag_ms_p99": client.get("loop_lag_ms_p99"),
         "client_cpu_share": client.get("cpu_share"),
+        "client_cpu_wait_ratio": client.get("cpu_wait_ratio"),
         "calibration": _calibration(calibration),
         "calibration_reason": calibration.get("reason") or calibration.get("not_calibrated_because") or "none",
         "cache_is_proven_empty": (artifact.optional(run.folder / tier, "tier").get("cache") or {}).get("is_proven"),
@@ -153,7 +154,6 @@ def _windows(folder: Path) -> Facts:
 
     unsteady, short = of("no_steady_state"), of("too_short")
     return {
-        "has_windows": bool(levels),
         "unsteady_levels": len(unsteady) if levels else None,
         "unsteady": "; ".join(unsteady),
         "short_levels": len(short) if levels else None,

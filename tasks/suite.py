@@ -130,7 +130,9 @@ def _result(wanted: Expectation, found: Any, table: "DataFrame", parameters: Map
         return Result(False, NOTHING, expected)
     shown = "".join(f"; {name} {_value(table[name].iloc[0])}" for name in wanted.show if name in table and len(table))
     if looked_at == 0 and wanted.is_of_facts(table):
-        return Result(True, f"unverified: nothing shows it{shown}", expected, is_unverified=True)
+        is_fault = wanted.kind == "fault"
+        words = "unverified: nothing shows it" if is_fault else "nothing to compare"
+        return Result(True, words + shown, expected, is_unverified=is_fault)
     observed = _observed(wanted, found, table) + shown
     return Result(bool(found.success), observed, expected, examples=_examples(found, table))
 

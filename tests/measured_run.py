@@ -212,9 +212,21 @@ def write_tier(run_dir: Path, tier: str, requests: list[Any], tasks: list[Any] |
     process = {"process": 0, "pid": 77, "cpu_share": 0.2} | lag
     level = {"level": 1, "processes": [process | {"schedule_delay_ms_p99": 0.5}]}
     client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": [level]}
+    client |= {"cpu_wait_ratio": 0.5}
     artifact.write(folder / "client.json", client)
+    artifact.write(folder / "windows.json", {"format": 1, "levels": [window(requests)]})
     artifact.write(folder / "calibration.json", calibration(tier))
     artifact.write(folder / "tier.json", {"format": 1, "tier": tier, "failure": None, "cache": {"is_proven": True}})
+
+
+def window(requests: list[Any]) -> dict[str, Any]:
+    """The one level's steady window: everything that is no warm-up."""
+    counted = [row["t_send_ns"] for row in requests if not row["is_warmup"]] or [0]
+    start, end = min(counted), min((row["t_send_ns"] for row in requests), default=0) + 20 * 10**9
+    times = {"warmup_ends_ns": start, "window_start_ns": start, "window_end_ns": end, "window_s": (end - start) / 1e9}
+    trend = dict.fromkeys(("trend_per_minute", "trend_lower", "trend_upper"))
+    said = {"level": 1, "state": "steady", "reason": "known by construction", "method": "none"}
+    return said | times | trend | {"requests": len(counted), "effective_n": float(len(counted))}
 
 
 def calibration(tier: str) -> dict[str, Any]:
@@ -223,7 +235,7 @@ def calibration(tier: str) -> dict[str, Any]:
     spreads += ("schedule_delay_ms", "loop_lag_ms")
     small = {f"{name}_{which}": 0.25 for name in spreads for which in ("p50", "p99", "max")}
     small |= {"calls": 54, "calls_after_burst": 50, "chunks": 270, "failed": 0, "first_failure": None, "lost_chunks": 0}
-    small |= {"stalls": 0, "cpu_share": 0.1, "processes": []}
+    small |= {"cut": 0, "stalls": 0, "cpu_share": 0.1, "processes": []}
     direct, through = (
         small | {"ttft_floor_ms_p50": p50, "ttft_floor_ms_p99": 2 * p50, "ttft_floor_ms_max": 3 * p50}
         for p50 in (0.5, 2.0)

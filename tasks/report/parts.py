@@ -39,7 +39,7 @@ def head(run: Row) -> Table:
         ("held", cell(run["gpu_held_s"]), f"s from claim to proven release; start-up {figure(run['start_s'])} s"),
     ]
     rows = [[Cell(name), value, Cell(says, "muted")] for name, value, says in facts]
-    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=not run["is_valid"])
+    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=is_void(run, "run"))
 
 
 def slos(found: Views) -> Table:

@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from tasks.traffic import saturation
 
 FORMAT = 1
 WORST = [f"{name}_{at}" for name in ("loop_lag_ms", "schedule_delay_ms") for at in ("p50", "p99", "max")]
-OWN = ("process", "pid", "requests", "unsent", "cpu_share", *WORST)
+OF_A_CORE = ("cpu_share", "cpu_wait_ratio")
+OWN = ("process", "pid", "requests", "unsent", *OF_A_CORE, *WORST)
 Note = dict[str, Any]
 
 
@@ -43,7 +45,7 @@ def merged(number: int, offered: plan.Level, notes: Sequence[Note]) -> Note:
 
 def worst(notes: Sequence[Note]) -> Note:
     """Each figure of the process where it is worst; None where no process has it."""
-    found = {name: [note[name] for note in notes if note[name] is not None] for name in ("cpu_share", *WORST)}
+    found = {name: [note[name] for note in notes if note[name] is not None] for name in (*OF_A_CORE, *WORST)}
     return {name: max(values, default=None) for name, values in found.items()}
 
 
@@ -55,15 +57,12 @@ def flow(notes: Sequence[Note]) -> saturation.Flow:
 
 def write(folder: Path, told: Note, levels: Sequence[Note], *, started_at: float) -> None:
     """Write client.json: `told` about the tier as a whole, and its levels so far. Raises OSError."""
-    import gevent
-    from locust import __version__ as locust_version
-
     content = {
         "format": FORMAT,
         "tier": folder.name,
         **told,
-        "locust": locust_version,
-        "gevent": gevent.__version__,
+        "locust": version("locust"),
+        "gevent": version("gevent"),
         "python": platform.python_version(),
         "pid": os.getpid(),
         "parent_pid": os.getppid(),

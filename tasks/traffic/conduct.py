@@ -189,11 +189,11 @@ def one_level(tier: Tier, number: int, *, t_start_ns: int, first_seat: int = 0) 
     with _lag_sampled(running.lags_ms):
         opened.set()
         wait(lambda: running.is_cut, until_ns=running.end_ns)
-        t_load_end_ns, cpu_share = time.monotonic_ns(), cpu.share()
+        t_load_end_ns, used = time.monotonic_ns(), {"cpu_share": cpu.share(), "cpu_wait_ratio": cpu.wait_ratio()}
     wait(lambda: not running.active or running.is_cut, until_ns=t_load_end_ns + int(tier.plan.drain_s * 1e9))
     running.is_cut = True
     wait(lambda: not running.active, until_ns=time.monotonic_ns() + int(CUT_WITHIN_S * 1e9))
-    return _told(tier, running, t_load_end_ns) | {"cpu_share": cpu_share}
+    return _told(tier, running, t_load_end_ns) | used
 
 
 def _told(tier: Tier, running: level.Running, t_load_end_ns: int) -> dict[str, Any]:
@@ -242,10 +242,27 @@ def _lag_sampled(lags_ms: list[float]) -> Iterator[None]:
 
 
 class Cpu:
-    """Share of one core that this process used since now."""
+    """Share of one core that this process used since now, and how long its first thread, the loop's, waited for one."""
 
     def __init__(self) -> None:
         self.used_s, self.at_s = time.process_time(), time.monotonic()
+        self.scheduled = _scheduled()
 
     def share(self) -> float:
         return round((time.process_time() - self.used_s) / max(time.monotonic() - self.at_s, 1e-9), 4)
+
+    def wait_ratio(self) -> float | None:
+        """Time in which it could run and had no core, over the time it ran. None where the kernel does not count it."""
+        now = _scheduled()
+        if self.scheduled is None or now is None or now[0] == self.scheduled[0]:
+            return None
+        return round((now[1] - self.scheduled[1]) / (now[0] - self.scheduled[0]), 3)
+
+
+def _scheduled() -> tuple[int, int] | None:
+    """ns that the process's first thread ran, and that it waited for a core. Linux: /proc/pid/schedstat."""
+    try:
+        ran, waited, _ = Path(f"/proc/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return int(ran), int(waited)
