@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.socket import wait_read
 from locust import User, events, task
 
 from tasks import artifact, run
@@ -22,7 +23,8 @@ from tasks.agent import golden
 from tasks.traffic import calibration, stream, work
 
 LAG_EVERY_S = 0.05
-PAUSE_S = 0.1  # between rounds: what was cut must be gone
+LATE_S = 0.1  # a call that has not ended so long after its round is cut, and counted
+PAUSE_S = 0.35  # between rounds, for calls that end late: a cut takes up to wire.TICK_S
 CALL_S = 10.0
 Row = dict[str, Any]
 
@@ -46,7 +48,8 @@ def _arguments(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _prepare(environment: Any, **_: Any) -> None:
-    gevent.spawn(_carry_out, environment)
+    working = gevent.spawn(_carry_out, environment)
+    working.link_exception(lambda _: os._exit(1))  # gevent has told why; Locust would go on for ever
 
 
 def _carry_out(environment: Any) -> None:
@@ -59,9 +62,16 @@ def _carry_out(environment: Any) -> None:
     said = os.read(options.go, 8)  # blocks the whole process, which has nothing else to do
     if len(said) < 8:
         os._exit(1)
+    gevent.spawn(_end_with, options.go)
     client.run(struct.unpack("q", said)[0])
     artifact.write(options.out, {path: found | {"pid": os.getpid()} for path, found in client.found.items()})
     environment.runner.quit()
+
+
+def _end_with(descriptor: int) -> None:
+    """End this process when the other end of the pipe is gone."""
+    wait_read(descriptor)
+    os._exit(1)
 
 
 class Client:
@@ -118,7 +128,8 @@ class Client:
         for call, (at_s, chunks, first_gap_s) in enumerate(self.offered.calls(number)):
             intended_ns = begin_ns + int(at_s * 1e9)
             _sleep_until(intended_ns)
-            answer = self._call(endpoint, chunks, first_gap_s, t_intended_ns=intended_ns, until_ns=end_ns)
+            until_ns = end_ns + int(LATE_S * 1e9)
+            answer = self._call(endpoint, chunks, first_gap_s, t_intended_ns=intended_ns, until_ns=until_ns)
             answers.append((answer, chunks, call == 0))
             self._tell(answer.row)
 

@@ -21,7 +21,8 @@ the answer (tasks/traffic/echo.py):
   to sending the first chunk. What no server can be below. Calls of the burst are not in it: they wait for each other.
 - ttft_error_ms, burst_ttft_error_ms: the client's stamp of the first chunk minus the server's, right before it sent.
 - icl_error_ms: |gap between two chunks at the client - the same gap at the server|.
-- stalls: gaps of more than STALL_MS at the client that were shorter at the server.
+- cut: calls that had not ended well after their round. All are planned to end with it, so something was late.
+- stalls: gaps of more than STALL_MS (tasks/metrics.py) at the client that were shorter at the server.
 - schedule_delay_ms, loop_lag_ms, cpu_share: as under load; of several processes the worst one's.
 - server_late_ms: sent minus due. The server's own lateness; it is in none of the others, but for requests that lay in
   the socket before the server woke up. A late server leaves the client unmeasured, so that is told as `not enough`.
@@ -37,13 +38,13 @@ from itertools import pairwise
 from typing import Any
 
 from tasks import plan
+from tasks.metrics import STALL_MS
 from tasks.traffic import echo, level
 
 CHUNKS_PER_S = 50.0  # of one stream: the rate at which this client is held against its peers (bench/client)
 CALLS = 50  # per path, about: enough to place a p50
 SHORTEST = 5  # chunks of an answer
 ROUNDS = 2  # per path
-STALL_MS = 100.0
 DIRECT, GATEWAY = "direct", "through_gateway"
 PATHS = (DIRECT, GATEWAY)
 SPREADS = ("ttft_floor_ms", "ttft_error_ms", "burst_ttft_error_ms", "icl_error_ms", "server_late_ms")
@@ -69,13 +70,15 @@ class Offered:
     def calls(self, stream: int) -> Iterator[tuple[float, int, float]]:
         """(seconds after the round's start, chunks, seconds from the first to the second chunk) of a stream's calls.
 
-        The first answers end one after the other, as those of a load that has run for a while.
+        The first answers end one after the other, as those of a load that has run for a while; the last ones end with
+        the round.
         """
         gap = 1 / CHUNKS_PER_S
         phase = (stream * 0.6180339887498949) % 1  # spread evenly, whatever the number of streams
         chunks = 1 + (stream * self.chunks) // self.streams
         at, first_gap = 0.0, gap * (1 + phase)
         while at < self.round_s:
+            chunks = max(1, min(chunks, int((self.round_s - at) / gap)))
             yield at, chunks, first_gap
             at += first_gap + (chunks - 1) * gap
             chunks, first_gap = self.chunks, gap
@@ -116,6 +119,7 @@ def measured(answer_text: str, row: Mapping[str, Any], chunks_ns: Sequence[int],
     found: Row = {
         "is_burst": is_burst,
         "failure": row["failure"] and f"{row['failure']}: {row['failure_detail']}",
+        "is_cut": row["is_aborted"],
         "lost": 0 if row["is_aborted"] or row["failure"] else asked - len(pairs),
         "schedule_delay_ms": (row["t_send_ns"] - row["t_intended_ns"]) / 1e6,
         "chunks": len(pairs),
@@ -152,6 +156,7 @@ def figures(processes: Sequence[Mapping[str, Any]]) -> Figures:
         "chunks": sum(row["chunks"] for row in rows),
         "failed": len(failures),
         "first_failure": failures[0] if failures else None,
+        "cut": sum(row["is_cut"] for row in rows),
         "lost_chunks": sum(row["lost"] for row in rows),
         "stalls": sum(row["stalls"] for row in rows),
         **{key: value for name in SPREADS for key, value in level.spread(name, values[name]).items()},
@@ -192,11 +197,11 @@ def shortcomings(found: Figures | None, bounds: Mapping[str, float]) -> list[str
     ]
     late, most = found["server_late_ms_p99"], bounds["loop_lag_ms_p99"]
     if late > most:
-        words.append(
-            f"the echo server itself was late (p99 {late:g} ms): the machine is too busy to measure the client"
-        )
+        words.append(f"the echo server itself was late (p99 {late:g} ms): the machine is too busy to calibrate")
     if found["failed"]:
         words.append(f"{found['failed']} of {found['calls']} calls failed: {found['first_failure']}")
+    if found["cut"]:
+        words.append(f"{found['cut']} of {found['calls']} calls had not ended when their round was long over")
     if found["lost_chunks"]:
         words.append(f"{found['lost_chunks']} chunks that the server sent were not heard")
     return words

@@ -224,6 +224,7 @@ create table calibration (
     chunks integer,
     failed integer,
     first_failure text,
+    cut integer,
     lost_chunks integer,
     stalls integer,
     ttft_floor_ms_p50 double precision,
