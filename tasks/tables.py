@@ -25,6 +25,11 @@ MEASURING = ORDER[1 : ORDER.index("load")]
 LATER = ("load", "judge")
 SUFFIXES = (".json", ".jsonl", ".parquet")
 OFFERED = ("level", "streams", "rate_per_s", "chunks_per_s", "processes")
+LOAD = ("users", "rate_per_s", "arrivals", "burstiness", "ramp_to_per_s", "duration_s", "overload")
+WINDOW = (
+    *("level", "state", "reason", "method", "warmup_ends_ns", "window_start_ns", "window_end_ns", "window_s"),
+    *("requests", "effective_n", "trend_per_minute", "trend_lower", "trend_upper"),
+)
 PROCESS = (
     "process",
     "pid",
@@ -45,6 +50,7 @@ def measured(run: Run) -> Tables:
         "engine_sample": [row for tier in TIERS for row in _samples(run.folder, tier)],
         "calibration": [row for tier in TIERS for row in _calibration(run.folder, tier)],
         "client_process": [row for tier in TIERS for row in _client_processes(run.folder, tier)],
+        "tier_level": [row for tier in TIERS for row in _levels(run, tier)],
         "expectation": [
             {"number": number} | {key: _words(value) for key, value in row.items()}
             for number, row in enumerate(artifact.optional(run.folder, "validation").get("expectations", []), start=1)
@@ -226,6 +232,14 @@ def _client_processes(folder: Path, tier: str) -> Iterator[Row]:
     for level in artifact.optional(folder / tier, "client").get("levels", []):
         for process in level.get("processes") or [level | {"process": 0}]:
             yield {"tier": tier, "level": level.get("level")} | {name: process.get(name) for name in PROCESS}
+
+
+def _levels(run: Run, tier: str) -> Iterator[Row]:
+    """One row per level that has a window: what was offered, and whether it stood still."""
+    planned = getattr(run.plan.tiers, tier).levels
+    for level in artifact.optional(run.folder / tier, "windows").get("levels", []):
+        offered = planned[level["level"] - 1].model_dump() if level["level"] <= len(planned) else {}
+        yield {"tier": tier} | {name: offered.get(name) for name in LOAD} | {name: level.get(name) for name in WINDOW}
 
 
 def _labels(found: Any) -> Any:

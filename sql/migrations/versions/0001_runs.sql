@@ -279,6 +279,42 @@ create table client_process (
 );
 comment on table client_process is 'each process of the client under load: how late its event loop and its sends were, and what it took of a core';
 
+create table tier_level (
+    run_id text,
+    attempt integer,
+    tier text,
+    level integer,
+    users integer,
+    rate_per_s double precision,
+    arrivals text,
+    burstiness double precision,
+    ramp_to_per_s double precision,
+    duration_s double precision,
+    overload boolean,
+    state text not null check (state in ('steady', 'too_short', 'no_steady_state', 'overload')),
+    reason text not null,
+    method text,
+    warmup_ends_ns bigint,
+    window_start_ns bigint,
+    window_end_ns bigint,
+    window_s double precision,
+    requests integer,
+    effective_n double precision,
+    trend_per_minute double precision,
+    trend_lower double precision,
+    trend_upper double precision,
+    primary key (run_id, attempt, tier, level),
+    foreign key (run_id, attempt) references run on delete cascade
+);
+comment on table tier_level is 'one offered load of a tier, where its warm-up ended, and whether what followed stood still (tasks/windows.py)';
+comment on column tier_level.state is
+    'steady; too_short: too few requests to tell; no_steady_state: it drifts; overload: declared, its queue growth is the result';
+comment on column tier_level.window_s is 'seconds of the steady window: what was sent in it is counted';
+comment on column tier_level.effective_n is 'how many independent values the window''s times to the first token are worth';
+comment on column tier_level.trend_per_minute is
+    'change of the median time to the first token (or per token, if that drifts) per minute, as a share of the window''s median';
+comment on column tier_level.trend_lower is 'lower end of its two-sided 99.99 percent interval';
+
 create table expectation (
     run_id text,
     attempt integer,
