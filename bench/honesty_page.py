@@ -8,6 +8,7 @@ from tasks.engines.sim.faults import TABLE
 if TYPE_CHECKING:
     from bench.honesty import Row
 
+MOST = 160  # characters of a cell
 SHORT = {"wrong number": "WRONG", "notices": "notices", "right": "right"}
 HEAD = """# Planted faults, and who notices
 
@@ -24,6 +25,8 @@ OUTRO = """
 - One run per cell, on a shared machine of two cores. A cell can change between runs; what the tool wrote and what the
   server recorded stays in the bench's output folder, and `--judge-only` makes this page from it again.
 - A fault that a tool does not notice and that moves none of its figures is `right`: nothing false was said.
+- guidellm has no figure of a single gap (its inter-token latency is a mean per request), so it cannot be wrong about a
+  stall, and cannot show one.
 - Row `none` says how far each tool is off without a fault.
 - The server is simulated: figures are compared with its own record, and say nothing about any model or GPU.
 - inference-perf has no warm-up; the others were given one of 16 requests, which is longer than the planted slow wave.
@@ -71,4 +74,4 @@ def _why(row: "Row") -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "/")[:300]
+    return text.replace("|", "/")[:MOST]

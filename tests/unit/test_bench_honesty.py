@@ -37,7 +37,6 @@ GUIDELLM = {
     "ttft_ms_p50": 84.06,
     "itl_ms_p50": 19.92,
     "output_tokens_per_s": 366.27,
-    "gap_ms_max": 20.31,
 }
 AIPERF = {
     "succeeded": 64,
