@@ -16,11 +16,22 @@ from tasks.stages.load import load
 
 FOLDER = settings.root() / "sql" / "report"
 VIEWS = catalog.names(FOLDER, ".sql")
-SUFFIXES = ("_ms", "_s", "_at", "usd_per_task", "usd_per_hour")
+SUFFIXES = ("_ms", "_s", "_at", "_j", "_w", "_mib", "usd_per_task", "usd_per_hour")
 COUNTS = {"attempt", "repeat", "level", "users", "try", "steps", "tool_calls", "n", "failed", "effective_n"}
 COUNTS |= {"number", "requests", "failed_requests", "tasks", "successful_tasks", "golden_passed", "golden_cases"}
-COUNTS |= {"process", "streams", "calls", "calls_after_burst", "floor_calls", "chunks", "stalls", "lost_chunks"}
-SHARES = {"q", "fraction", "cpu_share", "ours_share"}
+COUNTS |= {
+    "successes",
+    "output_tokens",
+    "process",
+    "streams",
+    "calls",
+    "calls_after_burst",
+    "floor_calls",
+    "chunks",
+    "stalls",
+    "lost_chunks",
+}
+SHARES = {"q", "fraction", "cpu_share", "ours_share", "utilisation"}
 STATISTICS = re.compile("_(p50|p99|max)$")  # after the unit
 IN_UNIT = {"estimate", "lower", "upper", "objective"}  # in the unit of the row's own column `unit`
 PERCENTILE = {"tier": "agent", "level": 1, "steps": "later", "metric": "ttft_ms", "q": 0.95}
@@ -172,6 +183,27 @@ def test_both_lenses_of_cost_are_shown(seeded: Path) -> None:
         ("all_in", pytest.approx(0.1 / 36)),
         ("sustained", None),
     ]
+
+
+def test_energy_is_the_counters_growth_over_what_succeeded(postgres_server: str, tmp_path: Path) -> None:
+    """Two GPUs of which each counts for itself; 40 tasks that ended right; the gateway tier had no reading."""
+    readings = [(0, "0", 1000.0), (0, "1", 50.0), (10, "0", 5000.0), (10, "1", 50.0)]
+    with database_like(postgres_server):
+        _seed(tmp_path)
+        with database.engine().begin() as connection:
+            for second, gpu, energy in readings:
+                for name, value in (("energy_j_total", energy), ("memory_used_mib", 70_000.0), ("utilisation", 0.5)):
+                    connection.execute(
+                        sqlalchemy.text(
+                            "insert into engine_sample select run_id, attempt, 'agent', to_timestamp(:at), 'gpu',"
+                            " :name, jsonb_build_object('gpu', cast(:gpu as text)), :value from run"
+                        ),
+                        {"at": measured_run.AT + second, "name": name, "gpu": gpu, "value": value},
+                    )
+        agent, gateway = asked("select * from report.energy order by tier")
+    assert (agent["energy_j"], agent["seconds_s"], agent["power_w"]) == (4000.0, 10.0, 400.0)
+    assert (agent["successes"], agent["per_success_j"], agent["memory_mib"]) == (40, 100.0, 140_000.0)
+    assert (gateway["energy_j"], gateway["per_success_j"]) == (None, None)
 
 
 def test_a_phase_is_billed_until_the_release_alone(seeded: Path) -> None:
