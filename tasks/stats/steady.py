@@ -148,7 +148,7 @@ def _is_step(batches: Floats) -> bool:
 def _means(values: Floats, length: int) -> Floats:
     """Of whole batches; what is left over at the end is left out."""
     count = len(values) // length
-    return values[: count * length].reshape(count, length).mean(axis=1)
+    return np.asarray(values[: count * length].reshape(count, length).mean(axis=1))
 
 
 def _without_line(values: Floats) -> Floats:
