@@ -95,9 +95,12 @@ def sendable(version: str) -> list[golden.Case]:
 
 
 def cache_salt(run: Run) -> str | None:
-    """What keeps a run's prompts out of every other run's cache. None where the engine takes no such field."""
+    """What keeps a run's prompts out of every other run's cache. None where the engine takes no such field.
+
+    vLLM 0.32.0 refuses one that holds @, / or a backslash, or is longer than 128 characters.
+    """
     takes = catalog.module_of(engines, run.arm.engine).TAKES
-    return f"{run.run_id}/{run.attempt}" if "cache_salt" in takes else None
+    return f"{run.run_id}.{run.attempt}" if "cache_salt" in takes else None
 
 
 def body(
