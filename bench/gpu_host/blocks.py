@@ -1,8 +1,9 @@
 """python -m bench.gpu_host.blocks --plan PLAN [--target local-gpu] --within SECONDS [--first N] ARM ARM ...
 
 Runs of arms one after the other, in the order given, for a machine that is lent by the second: none is begun that the
-longest run so far would not let end in time. An arm's second mention is its second repeat, and so on; `--first` says
-how many mentions of the order were done by an earlier call. Prints a line of JSON per run, and last where time went:
+longest run so far would not let end in time, and none after two failures in a row. An arm's second mention is its
+second repeat, and so on; `--first` says how many mentions of the order were done by an earlier call. Prints a line of
+JSON per run, and last where the time went:
 
     start     claim until the engine answers
     load      levels open (offered load, warm-up included)
@@ -28,6 +29,7 @@ def main() -> None:
     words.add_argument("--within", type=float, required=True, help="seconds from now")
     words.add_argument("--first", type=int, default=0, help="mentions of the order that were done before")
     given = words.parse_args()
+    _keep_the_driver_loaded()
     until, longest, done = time.monotonic() + given.within, 0.0, []
     seen: Counter[str] = Counter(given.arms[: given.first])
     for arm in given.arms[given.first :]:
@@ -43,7 +45,22 @@ def main() -> None:
         longest = max(longest, time.monotonic() - began)
         done.append(row | {"wall_s": round(time.monotonic() - began, 1)})
         print(json.dumps(done[-1]), flush=True)
+        if len(done) > 1 and all(one["exit"] for one in done[-2:]):
+            print("blocks: two failures in a row: stopped", flush=True)
+            break
     print(json.dumps(account(done)))
+
+
+def _keep_the_driver_loaded() -> None:
+    """A GPU that nobody has open is set up anew at the next start; this handle stays open as long as this process."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, OSError):
+        return
+    except pynvml.NVMLError:
+        return
 
 
 def _run(arm: str, plan: str, target: str, repeat: int, *, deadline_s: float) -> dict[str, Any]:
