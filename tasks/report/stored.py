@@ -7,8 +7,8 @@ from tasks.catalog import UnknownName
 
 Row = dict[str, Any]
 Views = dict[str, list[Row]]
-OF_A_RUN = ("run", "latency", "slo_verdict", "cost_per_task", "golden", "phase", "honesty", "client", "ttft_share")
-OF_A_RUN += ("energy",)
+OF_A_RUN: tuple[str, ...] = ("run", "latency", "slo_verdict", "cost_per_task", "golden", "phase", "honesty")
+OF_A_RUN += ("client", "ttft_share", "energy")
 ORDER = {
     "latency": ("tier", "level", "metric", "steps", "q"),
     "slo_verdict": ("slo", "level"),
