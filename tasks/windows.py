@@ -14,7 +14,8 @@ the time to the first token shows; so throughput is no third series. Open loops 
     steady            nothing in it changes by more than matters, as far as so many requests can show
     too_short         so few requests, or so dependent, that no test can tell. A short run is stated, and is no fault
     no_steady_state   it drifts. In an open loop that gets slower, the queue grows
-    overload          declared by the plan: the queue grows on purpose, and its growth is the result
+    overload          declared by the plan: the queue grows on purpose, and its growth is the result. A sweep over rates
+                      declares it too: it goes up until a queue grows, so where one does, that is what it looked for
 
 `trend_per_minute` is the change of the median time to the first token per minute, as a share of the window's median,
 with its two-sided 99.99 % interval; of a level that drifts in its time per token, the change of that.
@@ -93,6 +94,7 @@ class Level:
     offered: plan.Level
     rows: list[Row]
     drain_ms: float
+    is_swept: bool = False
 
     @property
     def metrics(self) -> tuple[str, str]:
@@ -123,7 +125,9 @@ def of(requests: Sequence[Row], tier: plan.Tier) -> dict[int, Window]:
         if row.get("level") in by_level and sent_ns(row) is not None:
             by_level[row["level"]].append(row)
     return {
-        number: _of_level(Level(number, offered, sorted(by_level[number], key=_at), tier.drain_s * 1e3))
+        number: _of_level(
+            Level(number, offered, sorted(by_level[number], key=_at), tier.drain_s * 1e3, tier.sweep is not None)
+        )
         for number, offered in enumerate(tier.levels, start=1)
     }
 
@@ -151,7 +155,9 @@ def _at(row: Row) -> int:
 def _of_level(level: Level) -> Window:
     rows, offered = level.rows, level.offered
     if not rows:
-        return Window(level.number, "too_short", "nothing was sent")
+        return Window(
+            level.number, "too_short", "not begun: the sweep had ended" if level.is_swept else "nothing was sent"
+        )
     began_ns = _at(rows[0])
     ends_ns = min(began_ns + int(offered.duration_s * 1e9), _at(rows[-1]) + 1)
     floor_ns = min(began_ns + int(offered.warmup_s * 1e9), ends_ns)
@@ -211,8 +217,7 @@ def _tested(level: Level, window: Window) -> Window:
         return replace(window, state="too_short", reason=_too_few(window, length))
     for name, found in trends:
         if found is not None and found.is_drift:
-            reason = _drifts(name, found, level.offered)
-            return replace(_with(window, found), state="no_steady_state", reason=reason)
+            return replace(_with(window, found), **_drifts(level, name, found))
     return replace(_with(window, first), state="steady", reason=f"no trend of {steady.MATTERS:.0%} or more is shown")
 
 
@@ -251,13 +256,16 @@ def _too_few(window: Window, length: int) -> str:
     )
 
 
-def _drifts(name: str, found: steady.Trend, offered: plan.Level) -> str:
-    """What drifts, by how much, and how sure that is."""
+def _drifts(level: Level, name: str, found: steady.Trend) -> Document:
+    """State and reason: what drifts, by how much, and how sure that is."""
     low, high = sorted((abs(found.lower), abs(found.upper)))
     way = "grew" if found.per_minute > 0 else "fell"
-    is_queue = found.is_growth and offered.rate_per_s is not None and name != "tpot_ms"
-    queue = "; the queue grows, and the plan declares no overload" if is_queue else ""
-    return (
+    reason = (
         f"{WORDS[name]} {way} by {abs(found.per_minute * found.minutes):.0%} of its median over the window "
-        f"(99.99 % interval {low * found.minutes:.0%} to {high * found.minutes:.0%}){queue}"
+        f"(99.99 % interval {low * found.minutes:.0%} to {high * found.minutes:.0%})"
     )
+    is_queue = found.is_growth and level.offered.rate_per_s is not None
+    if is_queue and level.is_swept:
+        return {"state": "overload", "reason": f"the sweep looked for more than the server can do, and here {reason}"}
+    queue = "; the queue grows, and the plan declares no overload" if is_queue and name != "tpot_ms" else ""
+    return {"state": "no_steady_state", "reason": reason + queue}

@@ -92,6 +92,15 @@ def test_growth_in_an_open_loop(overload: bool, state: str) -> None:
     assert found.trend_lower > 1
 
 
+def test_a_sweep_looks_for_the_level_that_grows() -> None:
+    """The second level is over the capacity, which is where a sweep ends; the third was not begun."""
+    sweep = {"over": "rate_per_s", "start": 10, "factor": 2, "most": 40, "arrivals": "constant", "duration_s": 40}
+    grown = [row | {"level": 2} for row in calls(800, lambda s: 20 + 500 * s, rate=20)]
+    found = windows.of([*calls(400, lambda _: 50), *grown], Tier(sweep=sweep))
+    assert [window.state for window in found.values()] == ["steady", "overload", "too_short"]
+    assert "the sweep looked for" in found[2].reason
+
+
 def test_an_open_loop_is_looked_at_from_the_intended_send() -> None:
     """The client sends later and later, and the server answers at once: the user waits all the same."""
     rows = [row | {"t_intended_ns": int(row["t_send_ns"] * 0.7)} for row in calls(600, lambda _: 50)]
