@@ -49,6 +49,7 @@ FAULTS = (
 )
 QUICK = ("http_503", "clean_end")
 WAVE = 8  # requests of the planted first wave
+STEADY = ("ttft_ms_p50", "itl_ms_p50", "output_tokens_per_s")  # of what comes after the wave
 RUN_S = 150.0  # a tool that has not ended by then is stopped: its run is stored as not ended
 SERVER = ["--served-model-name", "m", "--enable-prompt-tokens-details", "--max-model-len", "8192"]
 SERVER += ["--max-num-seqs", "16", "--max-num-batched-tokens", "64"]
@@ -87,9 +88,7 @@ def _asked() -> argparse.Namespace:
     asks = argparse.ArgumentParser(prog="python -m bench.honesty", description=(__doc__ or "").splitlines()[0])
     asks.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     asks.add_argument("--only", default="", help="these tools, by comma")
-    asks.add_argument(
-        "--faults", default="", help="these faults, by comma; one run without any comes first"
-    )
+    asks.add_argument("--faults", default="", help="these faults, by comma; one run without any comes first")
     asks.add_argument("--out", default=str(ROOT / "var" / "honesty"), help="folder of all raw outputs")
     asks.add_argument("--markdown", default="", help="write the page docs/honesty-peers.md to this file")
     asks.add_argument("--judge-only", action="store_true", help="judge what is in --out")
@@ -197,9 +196,11 @@ def _seen(name: str, fault: str, out: Path) -> Seen:
     tool = next(tool for tool in tools.TOOLS if tool.name == name)
     report = _report(tool, folder)
     lines, refused = truth.read(folder / "sim.jsonl", skip=tool.warmup, first_id=report.first_id)
+    true = truth.ranges(lines, refused)
     if fault == "slow_first_wave" and tool.warmup < WAVE:
-        lines = truth.without(lines, WAVE)
-    return Seen(report, truth.ranges(lines, refused), truth.answer_ms(lines))
+        later = truth.ranges(truth.without(lines, WAVE), refused)
+        true |= {name: later[name] for name in STEADY}
+    return Seen(report, true, truth.answer_ms(lines))
 
 
 def _report(tool: tools.Tool, folder: Path) -> tools.Report:

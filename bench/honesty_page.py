@@ -16,8 +16,9 @@ HEAD = """# Planted faults, and who notices
 
 Each tool met the planted faults of the simulated server ([sim.md](sim.md)) one at a time, each on a fresh server,
 with the same users, prompts and output length. WRONG: a reported figure is not what the server did, and nothing in
-the output tells. notices: the output tells of the fault. right: neither. The criteria are at the top of
-`bench/verdict.py`, what is true at the top of `bench/truth.py`, the command lines in `bench/tools.py`.
+the output tells. notices: the output tells of the fault; (*) a figure is wrong all the same. right: neither. The
+criteria are at the top of `bench/verdict.py`, what is true at the top of `bench/truth.py`, the command lines in
+`bench/tools.py`.
 """
 OUTRO = """
 ## How to read it
@@ -65,7 +66,8 @@ def _label(fault: str) -> str:
 
 
 def _word(row: "Row") -> str:
-    return SHORT[row.verdict.word]
+    is_wrong_too = row.verdict.word == "notices" and row.verdict.wrong
+    return SHORT[row.verdict.word] + (" (*)" if is_wrong_too else "")
 
 
 def _why(row: "Row") -> str:

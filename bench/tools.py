@@ -9,7 +9,8 @@ process where that can be said: 8 streams need no more, and two cores are shared
 
 A `Report` holds what the tool itself wrote: `figures` under our names (bench/truth.py), where the tool has it;
 `counts` of what should be none; `answer_ms`, its median time to the first token of an answer that is not reasoning;
-`lines`, those of its output that warn of anything; `first_id`, the first answer that it counts, where it says that.
+`lines`, those of its output that warn of anything; `first_id`, the first to
+end of the answers that it counts, where it says which.
 """
 
 import json
@@ -28,7 +29,7 @@ NOISE = re.compile(r"[0-9a-f]{8,}|/\S+|\d+(\.\d+)?|[^\w%⚠ ]+|\s+")
 # Progress and table heads, and warnings that come and go with the load of the machine, whatever the server does.
 ASIDE = re.compile(
     r"\bINFO\b|\bNOTICE\b|^[ ┃│|]*(Completed|Request Error Rate|Achiev)|schedule_delay|"
-    r"Report validation finished|generation delay|Warnings \(|^\s*\"?[a-z_]+\"?:",
+    r"Report validation finished|generation delay|Event loop for|Warnings \(|^\s*\"?[a-z_]+\"?:",
     re.MULTILINE,
 )
 
@@ -109,7 +110,7 @@ def read_guidellm(folder: Path) -> Report:
         _numbers(figures),
         {"cached tokens": sum(row.get("cached_tokens") or 0 for row in rows)},
         answer_ms=good["time_to_first_output_token_ms"].get("median"),
-        first_id=min((row["response_id"] for row in rows if row.get("response_id")), default=None),
+        first_id=next((row["response_id"] for row in sorted(rows, key=lambda row: row["request_end_time"])), None),
     )
 
 
@@ -221,10 +222,8 @@ def read_vllm(folder: Path) -> Report:
 
 def warnings(text: str) -> list[str]:
     """Lines of an output that warn, without what differs from run to run: numbers, paths, marks."""
-    found = (
-        NOISE.sub(" ", line).strip() for line in text.splitlines() if WARNS.search(line) and not ASIDE.search(line)
-    )
-    return sorted({" ".join(line.split()) for line in found} - {""})
+    found = (NOISE.sub(" ", line) for line in text.splitlines() if not ASIDE.search(line))
+    return sorted({" ".join(line.split()) for line in found if WARNS.search(line)})
 
 
 def _numbers(figures: dict[str, Any]) -> dict[str, float]:

@@ -24,14 +24,24 @@ Ranges = dict[str, list[tuple[float, float]]]
 def read(path: Path, *, skip: int, first_id: str | None = None) -> tuple[list[Line], int]:
     """Requests in the order of their arrival, and how many more were refused (those have a number and no line).
 
-    Without the first `skip` that reached the server or, where it is known, those before the one of `first_id`.
+    Without the first `skip` that reached the server. Where it is known which answer was the first to end of those that
+    the tool counts, `first_id`, without those that ended before it.
     """
     lines = record.read(path)
-    skip = next((line["number"] - 1 for line in lines if first_id and line.get("id") == first_id), skip)
     found = sorted((line for line in lines if line["what"] == "request"), key=lambda line: line["number"])
-    found = [line for line in found if line["number"] > skip]
-    numbers = [line["number"] for line in lines if "number" in line]
-    return found, max(numbers, default=0) - skip - len(found)
+    first_ns = next((_ended_ns(line) for line in found if first_id and line["id"] == first_id), None)
+    if first_ns is None:
+        found = [line for line in found if line["number"] > skip]
+    else:
+        found = [line for line in found if _ended_ns(line) >= first_ns]
+        skip = min(line["number"] for line in found) - 1
+    known = {line["number"] for line in lines if line["what"] == "request"}
+    numbers = max((line["number"] for line in lines if "number" in line), default=0)
+    return found, len(set(range(skip + 1, numbers + 1)) - known)
+
+
+def _ended_ns(line: Line) -> int:
+    return int(max((stamp[0] for stamp in line["sent"]), default=line["arrived_ns"]))
 
 
 def ranges(lines: list[Line], refused: int) -> Ranges:

@@ -219,7 +219,11 @@ def test_reading_a_record_counts_the_refused_and_leaves_out_the_warm_up(tmp_path
     found, refused = truth.read(tmp_path / "sim.jsonl", skip=1)
     assert [one["number"] for one in found] == [3, 4] and refused == 3  # 2, 5 and 6
     found, refused = truth.read(tmp_path / "sim.jsonl", skip=1, first_id="id-4")
-    assert [one["number"] for one in found] == [4] and refused == 2
+    assert [one["number"] for one in found] == [4] and refused == 2  # 5 and 6
+    stalled = line(2, tokens=((50, 1), (900, 1)))
+    (tmp_path / "sim.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*lines, stalled]))
+    found, _ = truth.read(tmp_path / "sim.jsonl", skip=1, first_id="id-4")
+    assert [one["number"] for one in found] == [2, 4], "it began before and ended later"
 
 
 def test_a_first_wave_is_left_out_by_who_got_its_first_token_first():
