@@ -57,7 +57,7 @@ def drained(engine: scrape.Source | None, *, deadline_s: float = DRAIN_S) -> boo
 def _probe(run: Run, tier: str, deployment: Mapping[str, Any], engine: scrape.Source | None) -> dict[str, Any]:
     """The first call that succeeds. One that failed may have filled the cache all the same, so a reset follows it."""
     case = work.sendable(run.plan.gate.golden_set)[0]
-    endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"])
+    endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"], run=run.owner)
     body = work.body(run, tier, golden.first_messages(case), golden.material(case.golden_set).tools)
     for _ in range(PROBES):
         request_id = f"{run.run_id}/{run.attempt}/{tier}/probe/{uuid.uuid4().hex[:8]}"

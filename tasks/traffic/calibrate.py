@@ -32,7 +32,7 @@ import tasks
 from tasks import artifact, suite
 from tasks.gateway import client
 from tasks.run import Run
-from tasks.stages.deploy import GATEWAY_FOLDER, owner
+from tasks.stages.deploy import GATEWAY_FOLDER
 from tasks.traffic import calibration
 from tasks.traffic.calibration import DIRECT, GATEWAY, Figures
 
@@ -97,7 +97,7 @@ def _measured(this: Run, tier: str, deployment: Mapping[str, Any]) -> Json:
             roads = {DIRECT: {"url": url, "technique": calibration.technique(this.technique)}}
             try:
                 stack.enter_context(_routed(this, deployment, url, faults))
-                roads[GATEWAY] = {"url": deployment["gateway_url"], "technique": calibration.technique(this.technique)}
+                roads[GATEWAY] = roads[DIRECT] | {"url": deployment["gateway_url"], "run": this.owner}
             except client.GatewayFailed as error:
                 lacks[GATEWAY] = str(error)
             paths |= _play(this, tier, roads, processes)
@@ -174,11 +174,11 @@ def _routed(this: Run, deployment: Mapping[str, Any], url: str, faults: list[str
         raise client.GatewayFailed(f"the gateway {deployment['gateway_url']} does not answer")
     name = calibration.technique(this.technique)
     try:
-        client.register(gateway, name, url, "echo", None, owner(this))
+        client.register(gateway, name, url, "echo", None, this.owner)
         yield
     finally:
         try:
-            client.deregister(gateway, name, owner(this))
+            client.deregister(gateway, name, this.owner)
         except client.GatewayFailed as error:
             faults.append(f"the gateway was not brought to forget {name} ({error}); release tries again")
             print(faults[-1], file=sys.stderr, flush=True)

@@ -149,7 +149,7 @@ class Client:
 
     def _endpoint(self, path: str) -> stream.Endpoint:
         told = self.paths[path]
-        return stream.Endpoint(told["url"], told["technique"], "echo")
+        return stream.Endpoint(told["url"], told["technique"], "echo", run=told.get("run"))
 
     def _tell(self, row: Row) -> None:
         """Locust's own count, as under load."""

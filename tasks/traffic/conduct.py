@@ -79,7 +79,9 @@ class Tier:
 
     def endpoint(self) -> stream.Endpoint:
         """One that nobody uses."""
-        return self.idle.pop() if self.idle else stream.Endpoint(self.url, self.run.technique, self.model)
+        if self.idle:
+            return self.idle.pop()
+        return stream.Endpoint(self.url, self.run.technique, self.model, run=self.run.owner)
 
     def seat(self, number: int, cases: Iterator[Any], sessions: Iterator[str], on_row: OnRow) -> work.Seat:
         assert self.running is not None

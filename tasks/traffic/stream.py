@@ -42,6 +42,7 @@ class Endpoint:
     model: str
     key: str | None = field(default=None, repr=False)
     idle_s: float = 60.0
+    run: str | None = None  # X-Run: whose backend, where several runs serve the technique
     kept: _Idle = field(default_factory=_Idle, repr=False, compare=False)
 
 
@@ -107,6 +108,7 @@ def _request(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]) 
         "Content-Length": str(len(content)),
         "Accept": "text/event-stream",
         "X-Technique": endpoint.technique,
+        **({"X-Run": endpoint.run} if endpoint.run else {}),
         **{name: value for name, value in headers.items() if value},
         **({"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}),
     }

@@ -46,7 +46,7 @@ WHOLE = CHUNKED + chunk(word("Hi")) + chunk(END) + chunk(b"")
 
 def call(url: str, **more: Any) -> stream.Answer:
     endpoint = more.pop("endpoint", None) or stream.Endpoint(
-        url, "arm-a", "tiny", key="secret", idle_s=more.pop("idle_s", 5)
+        url, "arm-a", "tiny", key="secret", idle_s=more.pop("idle_s", 5), run="run-1/1"
     )
     return stream.call(endpoint, {"messages": []}, request_id="r1", timeout_s=more.pop("timeout_s", 5), **more)
 
@@ -61,6 +61,7 @@ def test_the_row_and_the_request(scripted: Callable[..., Scripted]) -> None:
     assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     for line in (
         b"X-Technique: arm-a",
+        b"X-Run: run-1/1",
         b"X-Request-Id: r1",
         b"X-Task-Id: t1",
         b"X-Step: 2",
