@@ -2,7 +2,8 @@
 
 Between the two sockets stand the backend's HTTP parser (C), one join where a read brought several chunks, and the frame
 of a chunk. No task is woken, nothing of the answer is parsed. At 128 streams of 50 chunks/s a chunk costs 26 µs, of
-which most is the kernel's; in the same run nginx took 19 µs, and a copy in Python that only parses, 22 (docs/perf_log.md).
+which most is the kernel's; in the same run nginx took 19 µs, and a bare copy with the same parser 22 µs. Where these
+come from, and what was not measured: docs/perf_log.md.
 
 ASGI has no name for the transport behind `send`, so it is taken from the object whose method `send` is. Head and end of
 the answer go through `send`, which keeps uvicorn's own account of the connection right.
