@@ -9,6 +9,7 @@ from tasks import catalog, settings, slo
 from tasks.document import Document, read
 
 MOST_LEVELS = 32
+MOST_ARRIVALS = 1_000_000  # of a level; they are drawn before it begins
 
 
 class Level(Document):
@@ -37,6 +38,9 @@ class Level(Document):
             raise ValueError("ramp_to_per_s: a closed loop has no rate; give it with rate_per_s")
         if self.warmup_s >= self.duration_s:
             raise ValueError(f"warmup_s: must be less than duration_s ({self.duration_s:g}), got {self.warmup_s:g}")
+        most = max(self.rate_per_s or 0, self.ramp_to_per_s or 0) * self.duration_s
+        if most > MOST_ARRIVALS:
+            raise ValueError(f"rate_per_s: makes about {most:.0f} arrivals, a level has at most {MOST_ARRIVALS}")
         return self
 
     @property

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tasks.traffic.level import crowd
 
 READY_WITHIN_S = 60  # for Locust to import the agent in all workers, on a busy machine
 STOP_S = 10.0
+TELL_S = 5.0
 
 
 @dataclass
@@ -30,11 +31,19 @@ class Processes:
 
     first: subprocess.Popen[bytes]
     workers: list[subprocess.Popen[bytes]]
+    ended_at: dict[int, float] = field(default_factory=dict)  # of workers that ended badly
 
     def lost(self) -> str | None:
-        """Which worker ended although the tier is not over, in words."""
+        """Which worker ended badly although the tier is not over, in words.
+
+        One that could tell the master its fault did, and the master ends too; TELL_S is the time it has for that.
+        """
         for number, worker in enumerate(self.workers):
-            if (code := worker.poll()) is not None and self.first.poll() is None:
+            code = worker.poll()
+            if not code or self.first.poll() is not None:
+                continue
+            since = self.ended_at.setdefault(number, time.monotonic())
+            if code < 0 or time.monotonic() - since > TELL_S:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 return f"client process {number} of {len(self.workers)} {how}; its rows up to then are kept"
         return None

@@ -4,12 +4,14 @@ Which cases a user plays depends on the plan's seed, tier, level and seat alone,
 same order. Cases that some model is known to fail are left out, for every arm alike.
 
 Forty cases in thousands of calls would be whole prompts seen before, and a prefix cache would look better than any
-user's traffic lets it be. So each call or task is a session of its own: its system prompt ends with a line that no
-other has. What comes before the line is shared by all, as the instructions of a real service are; what comes after
-(with most chat templates the tools, and the user's words) is shared by the steps of one task alone. Why there, measured
-on the demo model's forty cases: at the prompt's end all 40 are answered right, as without the line; before the user's
-words 28; after them, all that comes before would be in the cache again. The lines come from the seed: alike for every
-arm.
+user's traffic lets it be. So each call or task is a session of its own, and a line that no other has stands between the
+instructions and the user's words: a second system message. Instructions and tools come before it and are shared by all,
+as those of a real service are; what comes after is shared by the steps of one task alone. The lines come from the seed:
+alike for every arm. The gate plays without them.
+
+Why there: of the demo model's 40 cases under vLLM 0.32.0 all are right with it, as without, and 1,024 of about 1,060
+prompt tokens are shared. At the end of the first system message 40 are right and 640 tokens shared, for the tools come
+after it. Before or after the user's words, in their own message, 28 are right.
 """
 
 import json
@@ -84,9 +86,9 @@ def sessions(rng: random.Random) -> Iterator[str]:
 
 
 def in_session(messages: Sequence[Row], session: str) -> list[Row]:
-    """The messages of a session: its line stands at the end of the system prompt."""
+    """The messages of a session: its line comes after the instructions, and before the user's first words."""
     head, *rest = messages
-    return [{**head, "content": f"{head['content']}\n\nSession {session}."}, *rest]
+    return [head, {"role": "system", "content": f"Session {session}."}, *rest]
 
 
 def sendable(version: str) -> list[golden.Case]:
