@@ -27,6 +27,7 @@ from tasks.stats.percentile import nearest_rank
 Facts = dict[str, Any]
 Rows = rows.Rows
 MEASURING = ORDER[1 : ORDER.index("release") + 1]
+LOG_ROUNDING_BYTES = 0.005 * 2**30
 
 
 def of_run(run: Run, samples: Mapping[str, Rows], requests: Mapping[str, Rows], alike_to: Facts | None = None) -> Facts:
@@ -84,14 +85,19 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows, control_hit_rati
 
 
 def _weigh(run: Run, effective: Facts) -> Facts:
-    """Bytes of the weights that are held, and those that the model has in the precision asked for."""
+    """Bytes of the weights that are held, and those that the model has in the precision asked for.
+
+    A log says GiB with two digits: what half of the last one leaves open is no difference.
+    """
     held = effective.get("weight_bytes")
     expected = _weights.expected_bytes(run.arm, effective.get("effective") or {})
+    is_rounded = str(effective.get("weight_bytes_from")).startswith("log")
+    apart = max(0.0, abs((held or 0) - (expected or 0)) - (LOG_ROUNDING_BYTES if is_rounded else 0))
     return {
         "weights_are_known": held is not None and expected is not None,
         "weight_bytes": held,
         "weight_bytes_expected": expected,
-        "weight_bytes_off": abs(held - expected) / expected if held is not None and expected else None,
+        "weight_bytes_off": apart / expected if held is not None and expected else None,
     }
 
 
