@@ -111,13 +111,17 @@ def _gateway(run_dir: Path) -> None:
     assert set(calls[0]) == {*record.REQUEST, *(m.name for m in metrics.TABLE if m.row == "request")}
     assert [row for row in calls if row["failure"] or row["is_aborted"]] == []
     assert len({row["request_id"] for row in calls}) == len(calls)
+    windows = {one["level"]: one for one in artifact.read(run_dir / "gateway" / "windows.json")["levels"]}
     for number, users in ((1, 2), (2, 5), (3, 1)):
         level = [row for row in calls if row["level"] == number]
         assert {row["user"] for row in level} == set(range(users))
         assert {row["users"] for row in level} == {users}
         first_ends = [min(row["t_end_ns"] for row in level if row["user"] == user) for user in range(users)]
+        window = windows[number]
+        assert window["window_start_ns"] >= max(first_ends)
         for row in level:
-            assert row["is_warmup"] == (row["t_send_ns"] < max(first_ends)), row["request_id"]
+            is_outside = not window["window_start_ns"] <= row["t_send_ns"] <= window["window_end_ns"]
+            assert row["is_warmup"] == is_outside, row["request_id"]
     # a level begins when the one before it has ended
     ends = {n: max(row["t_end_ns"] for row in calls if row["level"] == n) for n in (1, 2)}
     assert all(row["t_send_ns"] > ends[row["level"] - 1] for row in calls if row["level"] > 1)
