@@ -30,14 +30,18 @@ def _arguments(parser: Any) -> None:
     parser.add_argument("--out", type=Path, required=True)
 
 
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def _prepare(**_: Any) -> None:
+    gc.collect()
+    gc.freeze()  # what is loaded already is looked at no more, as in tasks/traffic/locustfile.py
+
+
 class Member(User):
     """A user of the closed loop, or the dispatcher of the open one."""
 
     @task
     def all_calls(self) -> None:
         options = self.environment.parsed_options
-        gc.collect()
-        gc.freeze()
         if options.rate:
             gevent.joinall(list(self._dispatched(options)))
         else:
