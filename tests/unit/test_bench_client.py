@@ -56,3 +56,8 @@ def test_the_best_peer_is_the_best_of_the_others() -> None:
     runs = {("256", "armwise"): [{"chunks_per_core_s": 30}], ("256", "x"): [{"chunks_per_core_s": 20}, {"fault": "no"}]}
     assert client.summary(runs)["ratio_to_best_peer"] == 1.5
     assert client.summary({})["ratio_to_best_peer"] is None
+
+
+def test_the_worst_round_is_told_beside_the_median() -> None:
+    found = client.summary({("256", "armwise"): [{"ttft_error_ms_p99": value} for value in (0.1, 20.0, 0.2)]})
+    assert (found["ttft_error_ms_p99_256"], found["ttft_error_ms_p99_256_worst_round"]) == (0.2, 20.0)
