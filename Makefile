@@ -7,6 +7,8 @@ ENGINE := .venv-engine-cpu
 BIN := $(VENV)/bin
 export UV_CACHE_DIR ?= $(HOME)/.cache/armwise/uv
 export UV_LINK_MODE ?= copy
+# Where nothing may write bytecode, each start of Airflow or Great Expectations compiles both anew: seconds, each time.
+unexport PYTHONDONTWRITEBYTECODE
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .PHONY: help setup engine engine-cpu up down demo lint check test docs docs-check lock clean
@@ -21,7 +23,7 @@ engine-cpu: $(ENGINE)/.ready  ## build .venv-engine-cpu: vLLM for a machine with
 $(VENV)/.ready: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --no-deps --require-hashes -r requirements/bootstrap.txt
-	$(BIN)/uv pip install -q -p $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install -q --compile-bytecode -p $(BIN)/python --require-hashes -r requirements/dev.txt
 	$(BIN)/uv pip install -q -p $(BIN)/python --no-deps -e .
 	touch $@
 
@@ -32,7 +34,7 @@ $(ENGINE)/.ready: requirements/engine-cpu.txt requirements/engine-cpu-torch.txt 
 	$(ENGINE)/bin/pip install -q --no-deps --require-hashes -r requirements/engine-cpu-torch.txt || { \
 	  echo "no index at hand has torch 2.13.0+cpu: taking it from $(TORCH_INDEX)"; \
 	  $(ENGINE)/bin/pip install -q --no-deps --require-hashes --extra-index-url $(TORCH_INDEX) -r requirements/engine-cpu-torch.txt; }
-	$(BIN)/uv pip install -q -p $(ENGINE)/bin/python --no-deps --require-hashes -r requirements/engine-cpu.txt
+	$(BIN)/uv pip install -q --compile-bytecode -p $(ENGINE)/bin/python --no-deps --require-hashes -r requirements/engine-cpu.txt
 	touch $@
 
 engine: setup  ## build .venv-engine: vLLM for a machine with a GPU (what the GPU arms' version names)
@@ -54,7 +56,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint  ## format, lint, types, import contract, unit and contract tests: a minute or two
+check: lint  ## format, lint, types, import contract, unit and contract tests: about a minute
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not services and not vllm" tests/unit tests/contract
 
 test: lint docs-check engine-cpu  ## everything: also the faults, the DAGs, and real vLLM through the scheduler

@@ -72,7 +72,7 @@ def of_tier(run: Run, tier: str, requests: Rows, samples: Rows, control_hit_rati
         "schedule_delay_ms_p99": _p99(metrics.BY_NAME["schedule_delay_ms"].of(row) for row in requests),
         "loop_lag_ms_p99": client.get("loop_lag_ms_p99"),
         "client_cpu_share": client.get("cpu_share"),
-        "client_cpu_wait_ratio": client.get("cpu_wait_ratio"),
+        "client_cpu_wait_share": client.get("cpu_wait_share"),
         "calibration": _calibration(calibration),
         "calibration_reason": calibration.get("reason") or calibration.get("not_calibrated_because") or "none",
         "cache_is_proven_empty": (artifact.optional(run.folder / tier, "tier").get("cache") or {}).get("is_proven"),

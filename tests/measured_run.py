@@ -212,7 +212,7 @@ def write_tier(run_dir: Path, tier: str, requests: list[Any], tasks: list[Any] |
     process = {"process": 0, "pid": 77, "cpu_share": 0.2} | lag
     level = {"level": 1, "processes": [process | {"schedule_delay_ms_p99": 0.5}]}
     client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": [level]}
-    client |= {"cpu_wait_ratio": 0.5}
+    client |= {"cpu_wait_share": 0.05}
     artifact.write(folder / "client.json", client)
     artifact.write(folder / "windows.json", {"format": 1, "levels": [window(requests)]})
     artifact.write(folder / "calibration.json", calibration(tier))

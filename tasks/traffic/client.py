@@ -19,7 +19,7 @@ from tasks.traffic import saturation
 
 FORMAT = 1
 WORST = [f"{name}_{at}" for name in ("loop_lag_ms", "schedule_delay_ms") for at in ("p50", "p99", "max")]
-OF_A_CORE = ("cpu_share", "cpu_wait_ratio")
+OF_A_CORE = ("cpu_share", "cpu_wait_share")
 OWN = ("process", "pid", "requests", "unsent", *OF_A_CORE, *WORST)
 Note = dict[str, Any]
 

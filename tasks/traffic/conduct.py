@@ -191,7 +191,7 @@ def one_level(tier: Tier, number: int, *, t_start_ns: int, first_seat: int = 0) 
     with _lag_sampled(running.lags_ms):
         opened.set()
         wait(lambda: running.is_cut, until_ns=running.end_ns)
-        t_load_end_ns, used = time.monotonic_ns(), {"cpu_share": cpu.share(), "cpu_wait_ratio": cpu.wait_ratio()}
+        t_load_end_ns, used = time.monotonic_ns(), {"cpu_share": cpu.share(), "cpu_wait_share": cpu.wait_share()}
     wait(lambda: not running.active or running.is_cut, until_ns=t_load_end_ns + int(tier.plan.drain_s * 1e9))
     running.is_cut = True
     wait(lambda: not running.active, until_ns=time.monotonic_ns() + int(CUT_WITHIN_S * 1e9))
@@ -248,23 +248,23 @@ class Cpu:
 
     def __init__(self) -> None:
         self.used_s, self.at_s = time.process_time(), time.monotonic()
-        self.scheduled = _scheduled()
+        self.waited_ns = _waited_ns()
 
     def share(self) -> float:
         return round((time.process_time() - self.used_s) / max(time.monotonic() - self.at_s, 1e-9), 4)
 
-    def wait_ratio(self) -> float | None:
-        """Time in which it could run and had no core, over the time it ran. None where the kernel does not count it."""
-        now = _scheduled()
-        if self.scheduled is None or now is None or now[0] == self.scheduled[0]:
+    def wait_share(self) -> float | None:
+        """Share of the time in which it could run and had no core. None where the kernel does not count it."""
+        waited_ns = _waited_ns()
+        if self.waited_ns is None or waited_ns is None:
             return None
-        return round((now[1] - self.scheduled[1]) / (now[0] - self.scheduled[0]), 3)
+        return round((waited_ns - self.waited_ns) * 1e-9 / max(time.monotonic() - self.at_s, 1e-9), 4)
 
 
-def _scheduled() -> tuple[int, int] | None:
-    """ns that the process's first thread ran, and that it waited for a core. Linux: /proc/pid/schedstat."""
+def _waited_ns() -> int | None:
+    """How long the process's first thread waited for a core. Linux: /proc/pid/schedstat."""
     try:
-        ran, waited, _ = Path(f"/proc/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
+        _, waited, _ = Path(f"/proc/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return None
-    return int(ran), int(waited)
+    return int(waited)

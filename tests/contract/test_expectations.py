@@ -9,6 +9,8 @@ from tasks import facts, honesty, record, run, settings, suite
 from tasks.document import InvalidDocument, parse
 from tasks.engines.sim.faults import TABLE
 
+pytestmark = pytest.mark.services  # Great Expectations
+
 NAMES = suite.names()
 GOOD = {"rule": 4, "says": "long enough to say something", "type": "expect_column_values_to_be_unique"}
 

@@ -14,6 +14,8 @@ from conftest import database_like
 from tasks import artifact, catalog, database, metrics, settings
 from tasks.stages.load import load
 
+pytestmark = pytest.mark.services  # a Postgres
+
 FOLDER = settings.root() / "sql" / "report"
 VIEWS = catalog.names(FOLDER, ".sql")
 SUFFIXES = ("_ms", "_s", "_at", "_j", "_w", "_mib", "usd_per_task", "usd_per_hour")

@@ -7,6 +7,8 @@ from tasks import alike, artifact, run
 from tasks.stages.load import load
 from tasks.stages.validate import validation
 
+pytestmark = pytest.mark.services  # a Postgres
+
 CONTROL = {
     "image": "x@sha256:1",
     "model_revision": "abc",

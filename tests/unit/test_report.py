@@ -16,6 +16,8 @@ from tasks.catalog import UnknownName
 from tasks.cli import app
 from tasks.report import charts, figures, of_pair, of_run, page, text
 
+pytestmark = pytest.mark.services  # a Postgres
+
 CONTROL, ARM = "cpu-baseline", "cpu-no-prefix-caching"
 
 

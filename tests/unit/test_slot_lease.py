@@ -11,6 +11,8 @@ from tasks import lease, slot_lease
 from tasks.lease import SlotBusy
 from tasks.stages.claim import claim
 
+pytestmark = pytest.mark.services  # a Postgres
+
 
 @pytest.fixture
 def rows(postgres):

@@ -10,6 +10,8 @@ import pytest
 from tasks import settings
 from tasks.agent.desk import Desk, best, index_of
 
+pytestmark = pytest.mark.services  # imports in a process of their own
+
 DOCUMENTS = [
     {"title": "Alpha Mill", "snippet": "It is near Beta Mill. The architect is Gamma."},
     {"title": "Beta Mill", "snippet": "Visitors pay 4 euros."},

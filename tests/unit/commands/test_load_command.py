@@ -9,6 +9,8 @@ from tasks import database
 from tasks.artifact import BrokenArtifact
 from tasks.commands.load import load
 
+pytestmark = pytest.mark.services  # a Postgres
+
 
 def stored() -> list[tuple[object, ...]]:
     statement = "select run_id, is_valid, (select count(*) from percentile), (select count(*) from verdict) from run"

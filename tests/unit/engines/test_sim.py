@@ -21,6 +21,8 @@ from tasks.engines.sim import flags, record
 from tasks.engines.sim.play import play
 from tasks.engines.sim.scheduler import Limits, Request, Scheduler
 
+pytestmark = pytest.mark.services  # an engine process
+
 GOLDENS = sorted((Path(__file__).resolve().parents[2] / "goldens").glob("*/metrics_*.txt"))
 ARMS = [name for name in arms.names() if arms.load(name).engine == "sim"]
 SPECULATIVE = ("--speculative-config", '{"method":"ngram","num_speculative_tokens":4}')

@@ -17,6 +17,8 @@ from tasks.document import InvalidDocument
 from tasks.engines.sim import flags
 from tasks.engines.sim.faults import TABLE, Faults
 
+pytestmark = pytest.mark.services  # an engine process
+
 FIXED: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True}
 
 

@@ -15,6 +15,8 @@ from tasks.gateway.app import create
 from tasks.gateway.client import Gateway, register
 from tasks.gateway.registry import Backend, Registry, shared_number
 
+pytestmark = pytest.mark.services  # a gateway
+
 BACKEND = {"technique": "a", "url": "http://127.0.0.1:9", "model": "m", "run_id": "run-1"}
 
 

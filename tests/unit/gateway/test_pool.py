@@ -31,6 +31,8 @@ from tasks.gateway.client import register
 from tasks.gateway.pool import Pool
 from tasks.gateway.upstream import KEEP_S, UpstreamFailed, address
 
+pytestmark = pytest.mark.services  # an upstream
+
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:

@@ -32,6 +32,8 @@ from tasks.gateway.backends import openai
 from tasks.gateway.client import Gateway, register
 from tasks.gateway.outlet import TAIL_BYTES, Outlet
 
+pytestmark = pytest.mark.services  # a gateway and its upstream
+
 HELD_S = 1.0  # "at once", with room for a busy machine; the upstream would have gone on for 10 s or more
 
 LIMITS = Limits(connect_s=1, idle_s=0.4)

@@ -8,6 +8,8 @@ from fastapi import HTTPException
 
 from tasks import artifact, settings
 
+pytestmark = pytest.mark.services  # a Postgres
+
 
 @pytest.fixture
 def pages(armwise_home, monkeypatch):

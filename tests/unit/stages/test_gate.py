@@ -22,6 +22,8 @@ from tasks.run import Run, document, read
 from tasks.stages import gate as stage
 from tasks.target import Target
 
+pytestmark = pytest.mark.services  # a gateway
+
 STAND_IN = Path(__file__).resolve().parents[2] / "stand_in" / "engine.py"
 TIER = {"levels": [{"users": 1, "duration_s": 1}]}
 PLAN = {"purpose": "tests of the gate", "seed": 7, "tiers": {"gateway": TIER, "agent": TIER}}

@@ -13,6 +13,8 @@ from tasks import run as runs
 from tasks.stage import StageFailed
 from tasks.stages.load import load
 
+pytestmark = pytest.mark.services  # a Postgres
+
 STAGES = ("deploy", "verify", "gate", "drive_gateway", "drive_agent", "release", "validate")
 COUNTED = ("run", "phase", "golden", "request", "agent_task", "engine_sample", "expectation", "percentile")
 

@@ -10,6 +10,8 @@ from pyarrow import Table, parquet
 from tasks import artifact, catalog, engines
 from tasks.stages.validate import validate
 
+pytestmark = pytest.mark.services  # Great Expectations
+
 
 @pytest.fixture
 def run_dir(tmp_path):

@@ -26,7 +26,7 @@ def note(process: int = 0, **more: Any) -> dict[str, Any]:
         "requests": 100,
         "unsent": 0,
         "cpu_share": 0.2,
-        "cpu_wait_ratio": 0.1,
+        "cpu_wait_share": 0.1,
         "flow": flow,
     }
     return told | SPREADS | more

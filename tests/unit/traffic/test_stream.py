@@ -16,6 +16,8 @@ from stand_in.scripted import Scripted, scripting
 from tasks import metrics, record
 from tasks.traffic import stream
 
+pytestmark = pytest.mark.services  # a server for each fault
+
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = SSE + b"Transfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = SSE + b"Connection: close\r\n\r\n"
