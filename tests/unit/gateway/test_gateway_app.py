@@ -209,6 +209,15 @@ def test_a_run_that_does_not_serve_the_technique_is_a_400_that_names_those_that_
         assert error["message"] == "X-Run: no 'run-3/1' serves technique 'a'; known: run-1/1, run-2/1"
 
 
+def test_a_run_that_was_replaced_is_refused_though_only_one_is_left(state: Path) -> None:
+    with two_runs(state) as to:
+        admin(to, "DELETE", "/a?run_id=run-1/1")
+        answer = post(to, X_Run="run-1/1")
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["type"]) == (400, "unknown_run")
+        assert error["message"] == "X-Run: no 'run-1/1' serves technique 'a'; known: run-2/1"
+
+
 def test_without_a_run_all_of_a_technique_are_deregistered(state: Path) -> None:
     with two_runs(state) as to:
         assert admin(to, "DELETE", "/a")[1]["result"] == "removed"
