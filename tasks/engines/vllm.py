@@ -41,7 +41,6 @@ METRICS = {
 }
 KEY_ENV = "VLLM_API_KEY"
 DEV_ENV = {"VLLM_SERVER_DEV_MODE": "1"}
-TAKES = frozenset({"cache_salt", "min_tokens", "ignore_eos"})  # fields of a request beyond OpenAI's that we send
 IMAGE = "vllm/vllm-openai"  # the project's own images; their tags are v<version>
 OWNED = {  # flags that an arm does not write, and what to do instead
     "model": "write model.path or model.repo",

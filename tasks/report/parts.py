@@ -5,7 +5,6 @@ from typing import Any
 from tasks.report.figures import Cell, Table, cell, estimate, percent, samples, usd, verdict
 from tasks.report.figures import bounds as interval
 from tasks.report.figures import number as figure
-from tasks.report.honesty import broken, is_void
 from tasks.report.stored import Row, Views
 
 BOUNDS = (
@@ -39,7 +38,7 @@ def head(run: Row) -> Table:
         ("held", cell(run["gpu_held_s"]), f"s from claim to proven release; start-up {figure(run['start_s'])} s"),
     ]
     rows = [[Cell(name), value, Cell(says, "muted")] for name, value, says in facts]
-    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=is_void(run, "run"))
+    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=not run["is_valid"])
 
 
 def slos(found: Views) -> Table:
@@ -57,7 +56,7 @@ def slos(found: Views) -> Table:
         for row in found["slo_verdict"]
     ]
     columns = ["verdict", "SLO", "where", "objective", "measured", "n", "why"]
-    return Table("Does it keep the SLOs?", columns, rows, ONE_SIDED, **_void(found, found["slo_verdict"]))
+    return Table("Does it keep the SLOs?", columns, rows, ONE_SIDED, is_grey=_grey(found))
 
 
 def costs(found: Views) -> Table:
@@ -75,7 +74,7 @@ def costs(found: Views) -> Table:
     ]
     columns = ["lens", "per successful task", "tasks", "seconds paid", "price per hour", "rests on"]
     note = "All-in: from claim to proven release. Sustained: the steady window of the highest load that keeps the SLO."
-    return Table("What does one successful task cost?", columns, rows, note, **_void(found, found["cost_per_task"]))
+    return Table("What does one successful task cost?", columns, rows, note, is_grey=_grey(found))
 
 
 def price(row: Row) -> str:
@@ -96,8 +95,7 @@ def latency(found: Views) -> Table:
             + [samples(some), cell(some["failed"])]
         )
     columns = ["where", "which", "metric", *map(percent, QUANTILES), "n", "failed"]
-    shown = [next(iter(by_q.values())) for by_q in grouped(found["latency"]).values()]
-    return Table("How long does it take?", columns, rows, BOUNDS, **_void(found, shown))
+    return Table("How long does it take?", columns, rows, BOUNDS, is_grey=_grey(found))
 
 
 def grouped(rows: list[Row]) -> dict[Key, dict[float, Row]]:
@@ -130,8 +128,7 @@ def golden(found: Views) -> Table:
     ]
     total = len(found["golden"])
     note = f"{total - len(rows)} of {total} evaluated cases passed." if total else "No case was evaluated."
-    columns = ["case", "kind", "outcome", "", "why"]
-    return Table("Which answers were wrong?", columns, rows, note, is_grey=_is_void(found, "run"))
+    return Table("Which answers were wrong?", ["case", "kind", "outcome", "", "why"], rows, note, is_grey=_grey(found))
 
 
 def phases(found: Views) -> Table:
@@ -149,17 +146,5 @@ def phases(found: Views) -> Table:
     return Table("Where did the time go?", ["stage", "state", "seconds", "of them held", "error"], rows)
 
 
-def _is_void(found: Views, *tiers: str) -> bool:
-    return any(is_void(run, *tiers) for run in found["run"])
-
-
-def _void(found: Views, shown: list[Row]) -> dict[str, Any]:
-    """How a table of rows of both tiers is greyed: as a whole, or those of the tier in which a rule was broken."""
-    grey = frozenset(number for number, row in enumerate(shown) if not row["is_valid"])
-    if _is_void(found, "run"):
-        return {"is_grey": True, "why": broken(found, "run")}
-    tiers = {shown[number].get("tier", "agent") for number in grey}
-    if not grey:
-        return {}
-    is_all = len(grey) == len(shown)
-    return {"is_grey": is_all, "grey_rows": frozenset() if is_all else grey, "why": broken(found, *tiers)}
+def _grey(found: Views) -> bool:
+    return not all(run["is_valid"] for run in found["run"])

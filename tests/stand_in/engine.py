@@ -331,8 +331,7 @@ def log_start(engine: Engine) -> None:
     """The lines of vLLM's log that a reader of logs looks for. Planted: an ignored flag is missing here too."""
     said = {flag.replace("-", "_"): value for flag, value in engine.flags.items()}
     print(f"(APIServer pid={os.getpid()}) INFO [api_utils.py:286] non-default args: {said}", flush=True)
-    gib = 0.0528 if engine.setting("dtype") == "float32" else 0.0264  # the demo model's
-    print(f"(Worker) INFO [gpu_model_runner.py:1] Model loading took {gib} GiB memory and 0.01 seconds", flush=True)
+    print("(Worker) INFO [gpu_model_runner.py:1] Model loading took 0.0264 GiB memory and 0.01 seconds", flush=True)
     print(f"(EngineCore) INFO [kv_cache_utils.py:1] KV cache size: {KV_TOKENS:,} tokens", flush=True)
 
 

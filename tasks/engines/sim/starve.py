@@ -1,8 +1,6 @@
 """Planted fault 18: processes that burn CPU beside the client. `python -m tasks.engines.sim.starve 2 30`.
 
-They end after their seconds, or when the process that started them is gone. Each has a session of its own: Linux
-shares a core between sessions before it shares it between their processes (sched_autogroup), so that a hundred burners
-in one session would leave a client in another its half.
+They end after their seconds, or when the process that started them is gone.
 """
 
 import multiprocessing
@@ -14,8 +12,7 @@ from contextlib import contextmanager
 
 
 def burn(seconds: float) -> None:
-    """Keep one core busy. In a process that is nobody's leader."""
-    os.setsid()
+    """Keep one core busy."""
     parent, end = os.getppid(), time.monotonic() + seconds
     while time.monotonic() < end and os.getppid() == parent:
         for _ in range(100_000):

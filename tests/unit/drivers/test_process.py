@@ -74,50 +74,22 @@ def test_a_slot_of_gpus_shows_the_engine_those_and_no_others(slot, devices):
     assert process._devices(slot).get("CUDA_VISIBLE_DEVICES") == devices
 
 
-def nvml(used_mib: list[int], **more) -> SimpleNamespace:
-    """An NVML of so many GPUs with so much memory in use."""
-    return SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        NVMLError=OSError,
-        nvmlDeviceGetCount=lambda: len(used_mib),
-        nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=used_mib[device] * 2**20),
-        **more,
-    )
-
-
 def test_memory_is_read_of_the_slots_gpus_alone(monkeypatch):
     """A run on the GPU beside it comes and goes; that is none of this run's memory."""
     used = [100, 70_000, 300]
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(used))
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        NVMLError=OSError,
+        nvmlDeviceGetCount=lambda: len(used),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=used[device] * 2**20),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert _gpu.memory_used_mib("gpu0") == [100]
     assert _gpu.memory_used_mib("gpu0+2") == [100, 300]
     assert _gpu.memory_used_mib("all-of-it") == used
     assert _gpu.memory_used_mib("gpu7") == []
-
-
-def test_telemetry_is_of_the_slots_gpus_in_our_units_and_leaves_out_what_a_device_does_not_tell(monkeypatch):
-    def energy(device: int) -> int:
-        if device == 0:
-            raise OSError("not supported")
-        return 5_000_500
-
-    telling = {
-        "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(gpu=40 + device, memory=1),
-        "nvmlDeviceGetPowerUsage": lambda device: 345_600,
-        "nvmlDeviceGetTotalEnergyConsumption": energy,
-    }
-    monkeypatch.setitem(sys.modules, "pynvml", nvml([100, 70_000], **telling))
-    assert _gpu.readings("gpu1") == [
-        {"gpu": 1, "memory_used_mib": 70_000.0, "utilisation": 0.41, "power_w": 345.6, "energy_j_total": 5000.5}
-    ]
-    assert _gpu.readings("gpu0") == [{"gpu": 0, "memory_used_mib": 100.0, "utilisation": 0.4, "power_w": 345.6}]
-
-
-def test_no_nvml_no_telemetry(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert _gpu.readings("gpu0") is None
 
 
 def test_the_tail_of_a_log_is_its_last_lines_however_long_it_is(tmp_path):
