@@ -66,6 +66,25 @@ def test_the_arms_environment_counts_over_the_targets(sandbox):
     assert (declared["A"], declared["B"], declared["VLLM_SERVER_DEV_MODE"]) == ("target", "arm", "1")
 
 
+def test_only_a_variable_that_vllm_does_not_know_differs_between_two_deployments(sandbox, monkeypatch):
+    """All that starts with VLLM_ is in the key of its compile cache: what is new at each start would compile anew."""
+    orders = []
+    monkeypatch.setattr(_supervised, "start", lambda _run_dir: None)
+    monkeypatch.setattr(_supervised, "stop", lambda _run_dir: {})
+    monkeypatch.setattr(_supervised, "launch", lambda run_dir, _name, _argv, **order: orders.append((run_dir, order)))
+    monkeypatch.setattr(_supervised, "state", lambda *_: {})
+    monkeypatch.setattr(process, "_follow", lambda *_: True)
+    monkeypatch.setattr(process, "_deployment", lambda *_: {})
+    run = runs.read(lifecycle.claimed(sandbox))
+    seen = []
+    for _ in range(2):
+        process.up(run)
+        run_dir, order = orders[-1]
+        seen.append(order["env"] | {name: (run_dir / file).read_text() for name, file in order["secrets"].items()})
+    assert any(name.startswith("VLLM_") for name in seen[0])
+    assert {name for name in seen[0] | seen[1] if seen[0].get(name) != seen[1].get(name)} == {"ENGINE_KEY"}
+
+
 @pytest.mark.parametrize(
     ("slot", "devices"),
     [("gpu0", "0"), ("gpu1", "1"), ("gpu2+3", "2,3"), ("cpu0", None), ("gpus", None), ("gpu", None)],

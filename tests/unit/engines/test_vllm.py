@@ -100,13 +100,13 @@ def test_argv_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     words = vllm.argv(arm, host="127.0.0.1", port=8100)
     assert words[:2] == ["--model", f"{tmp_path}/deploy/models/demo/model"]
-    assert words[2:9] == [
+    assert words[2:11] == [
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "8100"),
-        "--enable-prompt-tokens-details",
+        *("--enable-prompt-tokens-details", "--middleware", "armwise_key.Key"),
     ]
-    assert words[9:13] == ["--max-num-seqs", "8", "--enforce-eager", "--no-enable-prefix-caching"]
-    assert json.loads(words[14]) == speculative | {"model": f"{tmp_path}/deploy/models/demo/draft"}
-    assert words[15:] == ["--allowed-origins", "a", "b"]
+    assert words[11:15] == ["--max-num-seqs", "8", "--enforce-eager", "--no-enable-prefix-caching"]
+    assert json.loads(words[16]) == speculative | {"model": f"{tmp_path}/deploy/models/demo/draft"}
+    assert words[17:] == ["--allowed-origins", "a", "b"]
 
 
 def test_argv_of_a_hub_model_names_its_revision_and_leaves_a_hub_draft_alone() -> None:
