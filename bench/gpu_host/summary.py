@@ -2,8 +2,9 @@
 
 One row per run, tier and level, computed from the run folders alone, as a small Parquet file and a printed table. What
 was sent in the warm-up (windows.json, else the client's own mark) does not count; a failed call counts as infinite in a
-percentile. `tokens_per_s` counts tokens by the server's usage, `chunks_per_s` what a tool without usage takes for
-tokens. Energy is of the whole tier, by the GPU's own counter, over its calls that were answered or its good tasks.
+percentile. `validity` is what validate said of the tier (`armwise load` runs it), None where it has not. `tokens_per_s`
+counts tokens by the server's usage, `chunks_per_s` what a tool without usage takes for tokens. Energy is of the whole
+tier, by the GPU's own counter, over its calls that were answered or its good tasks.
 """
 
 import math
@@ -18,7 +19,7 @@ Row = dict[str, Any]
 SHOWN = (
     *("arm", "at", "tier", "users", "calls", "failed", "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "task_ms_p50"),
     *("task_ms_p95", "tasks", "tokens_per_s", "chunks_per_s", "tokens_per_chunk", "tier_j_per_success"),
-    *("client_cpu_share", "window"),
+    *("client_cpu_share", "window", "validity"),
 )
 
 
@@ -58,7 +59,8 @@ def _of_run(folder: Path) -> list[Row]:
 
 def _of_tier(folder: Path, tier: str) -> list[Row]:
     sent, played = rows.read(folder, tier, "requests"), rows.read(folder, tier, "tasks") if tier == "agent" else []
-    told = artifact.optional(folder / tier, "tier")
+    told, valid = artifact.optional(folder / tier, "tier"), artifact.optional(folder, "validation")
+    validity = ("invalid" if {tier, "run"} & set(valid["invalid_scopes"]) else "valid") if valid else None
     client = {level["level"]: level for level in artifact.optional(folder / tier, "client").get("levels", [])}
     windows = {w["level"]: w for w in artifact.optional(folder / tier, "windows").get("levels", [])}
     energy = _energy_j(rows.read(folder, tier, "engine"))
@@ -69,6 +71,7 @@ def _of_tier(folder: Path, tier: str) -> list[Row]:
         tasks = [row for row in played if row["level"] == level and not row["is_warmup"] and not row["is_aborted"]]
         if calls:
             about = {"tier": tier, "level": level, "users": calls[0]["users"], "tier_failure": told.get("failure")}
+            about |= {"validity": validity}
             about |= {"tier_energy_j": energy, "tier_j_per_success": energy / done if energy and done else None}
             about |= {"window": windows.get(level, {}).get("state")}
             about |= {"client_cpu_share": client.get(level, {}).get("cpu_share")}
