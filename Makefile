@@ -68,11 +68,20 @@ docs: setup  ## write the generated pages of docs/
 docs-check: docs
 	git diff --exit-code -- docs
 
+# The peers of bench/, each alone. guidellm's torch is the CPU build of engine-cpu-torch.txt (bench/peers.py installs it), so
+# here torch is left out, and three that it needs are named.
+COMPILE_PEER := $(BIN)/uv pip compile -q - --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
+
 lock: setup  ## pin requirements/ anew from pyproject.toml
 	$(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra orchestrator --extra dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra orchestrator -c requirements/dev.txt pyproject.toml -o requirements/orchestrator.txt
+	echo guidellm==0.8.1 jinja2 networkx sympy | tr ' ' '\n' | $(COMPILE_PEER) --python-version 3.11 \
+	  --override requirements/peers-no-torch.txt -o requirements/peers-guidellm.txt
+	echo aiperf==0.13.0 | $(COMPILE_PEER) --python-version 3.11 -o requirements/peers-aiperf.txt
+	echo inference-perf==0.7.0 | $(COMPILE_PEER) --python-version 3.12 -o requirements/peers-inference-perf.txt
+	echo 'litellm[proxy]' | $(COMPILE_PEER) --python-version 3.11 -o requirements/peers-litellm.txt
 
 clean: down  ## remove the environments; var/ with its results stays
 	rm -rf $(VENV) $(ENGINE)

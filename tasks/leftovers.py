@@ -15,7 +15,8 @@ from typing import Any
 from tasks import artifact, catalog, drivers, lease, run, settings
 from tasks.drivers import _key, _supervised
 from tasks.gateway import client
-from tasks.stages.deploy import GATEWAY_FOLDER, owner
+from tasks.stages.deploy import GATEWAY_FOLDER
+from tasks.traffic import calibration
 
 Leftover = dict[str, Any]  # run_dir, why, processes
 SECRETS = (_key.NAME, f"{GATEWAY_FOLDER}/token", f"{GATEWAY_FOLDER}/backends.json")
@@ -61,7 +62,8 @@ def deregister(run_dir: Path, deployment: dict[str, Any]) -> bool:
     try:
         this, gateway = run.read(run_dir), client.find()
         if gateway is not None:
-            client.deregister(gateway, this.technique, owner(this))
+            for technique in (this.technique, calibration.technique(this.technique)):
+                client.deregister(gateway, technique, this.owner)
     except client.GatewayFailed as error:
         print(f"{run_dir}: {error}", flush=True)
         return False

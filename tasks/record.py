@@ -3,7 +3,9 @@
 A tier's folder: `requests.jsonl` has one row per model call in either tier; `tasks.jsonl` one per agent task, in the
 agent tier alone. They are spooled while the tier runs and compacted at its end to `requests.parquet` and
 `tasks.parquet`, where the metrics of tasks/metrics.py stand beside them. The database has the same columns,
-and run_id and attempt.
+and run_id and attempt. A client of several processes spools one file each, `requests-<process>.jsonl`.
+
+A task's `t_start_ns` is when the user wanted it: in an open loop its arrival, in a closed one when its user was ready.
 
 Stamps are integers of one monotonic clock, None for what did not happen. `failure` is None for a good row, else one of
 FAILURES. A row that our own client cut off when the level's time was up is `is_aborted`: no failure and no success.
@@ -31,6 +33,7 @@ TASK_FAILURES = {
     "unexpected_call": "a tool call where the case allows none",
     "wrong_answer": "the answer lacks what it must contain",
     "wrong_tasks": "the task list did not end as expected",
+    "wrong_length": "a replayed step was answered with another number of tokens than recorded",
 }
 STAMPS = (
     "t_intended_ns",
@@ -41,7 +44,15 @@ STAMPS = (
     "t_last_token_ns",
     "t_end_ns",
 )
-PLACE: dict[str, type[Any]] = {"tier": str, "level": int, "users": int, "user": int, "technique": str}
+PLACE: dict[str, type[Any]] = {
+    "tier": str,
+    "level": int,
+    "users": int,  # of a closed loop; None in an open one
+    "rate_per_s": float,  # of an open loop, where a ramp begins; None in a closed one
+    "user": int,  # a closed loop's user; an open loop's arrival
+    "process": int,  # of the client's processes, 0 up
+    "technique": str,
+}
 MARKS: dict[str, type[Any]] = {"failure": str, "failure_detail": str, "is_warmup": bool, "is_aborted": bool}
 REQUEST: dict[str, type[Any]] = {
     "request_id": str,
@@ -56,9 +67,12 @@ REQUEST: dict[str, type[Any]] = {
     "input_tokens": int,
     "cached_input_tokens": int,
     "output_tokens": int,
+    "requested_output_tokens": int,  # where the plan or a trajectory fixes the length; else None
     "chunks": int,
+    "reasoning_chunks": int,
     "tool_calls": int,
     "icl_ms_max": float,
+    "stalls": int,
     **MARKS,
 }
 GOLDEN = ("case_id", "category", "outcome", "reason", "is_known_limit", "steps", "tool_calls", "task_ms", "answer")

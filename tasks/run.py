@@ -51,6 +51,12 @@ class Run:
         """The arm's name as it travels in the X-Technique header and in metric labels."""
         return self.arm_name
 
+    @property
+    def owner(self) -> str:
+        """Who registers at the gateway, and whom X-Run names: the attempt. A late release of an earlier attempt takes
+        nothing away from it, and two runs of one arm reach each its own engine."""
+        return f"{self.run_id}/{self.attempt}"
+
     def rng(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose, the same for every arm of a plan and repeat."""
         text = f"{self.seed}/{self.repeat}/{purpose}"

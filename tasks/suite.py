@@ -1,8 +1,11 @@
 """A suite: expectations about one table of a run folder, as a file. One YAML file in deploy/expectations.
 
 What is expected is data; Great Expectations evaluates it. Two things are ours: every expectation names the rule of an
-honest result that it serves (RULES), and one that looked at nothing is not met, since "no row broke it" says nothing
-about no rows. Where nothing to look at is a good state, the file says `optional`.
+honest result that it serves (tasks/honesty.py), and one that looked at nothing is not met, since "no row broke it" says
+nothing about no rows. Where nothing to look at is a good state, the file says `optional`; of a fact of a tier or a run
+that nobody can know then, the result is `unverified`.
+
+A `finding` that is not met is told and breaks nothing: what a reader must know before reading a number that stands.
 
 Tables: requests, tasks (rows of a tier), golden (cases of the gate), tier (one row of facts per tier), run (one row).
 """
@@ -24,30 +27,20 @@ from tasks.document import Document, read
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-RULES = {
-    0: "the rows are whole and of the form that they should have",
-    1: "every requested setting is in effect",
-    2: "the gate evaluated every case, on this deployment, before load",
-    3: "no engine restart between deploy and release",
-    4: "client and server agree on tokens",
-    5: "tokens per chunk are stated; no rate is computed from chunks",
-    6: "the client was on time and not short of CPU",
-    7: "failures are within the plan's bound",
-    8: "the prefix cache was empty when a tier began",
-    9: "there are rows enough",
-    10: "requested and produced output lengths agree where the plan fixed them",
-    11: "compared runs are alike in everything but what the arm varies",
-    12: "nothing of the run is left after release",
-}
 NOTHING = "nothing to look at"
-SHOWN = 5  # unexpected values that a result names
+SHOWN = 5  # unexpected values, and ids of rows, that a result names
+IDS = ("request_id", "task_id", "case_id")  # which row it was, in the order in which a table is asked for one
 
 
 class Expectation(Document):
     """`type` and `kwargs` are Great Expectations'; {$PARAMETER: name} in kwargs is a value of the run."""
 
-    rule: int = Field(ge=0, le=12)  # a key of RULES
+    rule: int = Field(ge=0, le=12)  # of tasks/honesty.py
     says: str = Field(min_length=10)
+    because: str | None = Field(default=None, min_length=20)  # why this bound; without it, why the rule
+    source: list[str] = []  # beside the rule's
+    kind: Literal["fault", "finding"] = "fault"
+    only_if: str | None = None  # a column of a one-row table: where it is false, the expectation does not apply
     type: str = Field(pattern="^expect_")
     kwargs: dict[str, Any] = Field(default_factory=dict)
     rows: Literal["all", "good"] = "all"  # good: neither failed nor cut off
@@ -56,6 +49,10 @@ class Expectation(Document):
         default_factory=list
     )  # drivers under which nobody can know: `unverified`, no fault
     show: list[str] = Field(default_factory=list)  # columns of a one-row table whose values explain the result
+
+    def is_of_facts(self, table: "DataFrame") -> bool:
+        """Whether it asks for one fact of one row, and not for rows."""
+        return len(table) == 1 and "column" in self.kwargs and not any(name in table for name in IDS)
 
 
 class Suite(Document):
@@ -72,6 +69,7 @@ class Result:
     observed: str
     expected: str
     is_unverified: bool = False
+    examples: tuple[str, ...] = ()  # ids of rows that broke it
 
 
 def names() -> list[str]:
@@ -122,14 +120,30 @@ def _validate(table: "DataFrame", wanted: list[Expectation], parameters: Mapping
 
 
 def _result(wanted: Expectation, found: Any, table: "DataFrame", parameters: Mapping[str, Any], driver: str) -> Result:
-    expected = _expected(wanted, parameters)
+    expected = bound(wanted, parameters)
+    if wanted.only_if and wanted.only_if in table and len(table) and not table[wanted.only_if].iloc[0]:
+        return Result(True, f"does not apply: {wanted.only_if} is false", expected)
     looked_at = _looked_at(found)
     if looked_at == 0 and driver in wanted.unverifiable_on:
         return Result(True, f"unverified: driver {driver} cannot show it", expected, is_unverified=True)
     if looked_at == 0 and not wanted.optional:
         return Result(False, NOTHING, expected)
     shown = "".join(f"; {name} {_value(table[name].iloc[0])}" for name in wanted.show if name in table and len(table))
-    return Result(bool(found.success), _observed(wanted, found, table) + shown, expected)
+    if looked_at == 0 and wanted.is_of_facts(table):
+        is_fault = wanted.kind == "fault"
+        words = "unverified: nothing shows it" if is_fault else "nothing to compare"
+        return Result(True, words + shown, expected, is_unverified=is_fault)
+    observed = _observed(wanted, found, table) + shown
+    return Result(bool(found.success), observed, expected, examples=_examples(found, table))
+
+
+def _examples(found: Any, table: "DataFrame") -> tuple[str, ...]:
+    """Ids of the first rows that broke it, of a table whose rows have one."""
+    column = next((name for name in IDS if name in table), None)
+    places = found.result.get("partial_unexpected_index_list") or []
+    if column is None or found.success:
+        return ()
+    return tuple(str(table[column].iloc[place]) for place in places[:SHOWN])
 
 
 def _looked_at(found: Any) -> int:
@@ -162,15 +176,17 @@ def _error(info: Mapping[str, Any]) -> str:
     return next((_error(inner) for inner in info.values() if isinstance(inner, Mapping)), "no result")
 
 
-def _expected(wanted: Expectation, parameters: Mapping[str, Any]) -> str:
-    """The expectation in words: its type and arguments, with the run's own values put in."""
+def bound(wanted: Expectation, parameters: Mapping[str, Any] | None = None) -> str:
+    """The expectation in words: its type and arguments, with the run's own values put in, or their names."""
     given = {key: _resolved(value, parameters) for key, value in wanted.kwargs.items() if key != "ignore_row_if"}
     words = ", ".join(f"{key} {value}" for key, value in given.items())
     return f"{wanted.type.removeprefix('expect_').replace('_', ' ')}: {words}"
 
 
-def _resolved(value: Any, parameters: Mapping[str, Any]) -> Any:
-    return parameters[value["$PARAMETER"]] if isinstance(value, dict) and "$PARAMETER" in value else value
+def _resolved(value: Any, parameters: Mapping[str, Any] | None) -> Any:
+    if not isinstance(value, dict) or "$PARAMETER" not in value:
+        return value
+    return f"of the run ({value['$PARAMETER']})" if parameters is None else parameters[value["$PARAMETER"]]
 
 
 def _value(value: Any) -> Any:

@@ -24,6 +24,18 @@ Tables = dict[str, list[Row]]
 MEASURING = ORDER[1 : ORDER.index("load")]
 LATER = ("load", "judge")
 SUFFIXES = (".json", ".jsonl", ".parquet")
+OFFERED = ("level", "streams", "rate_per_s", "chunks_per_s", "processes")
+LOAD = ("users", "rate_per_s", "arrivals", "burstiness", "ramp_to_per_s", "duration_s", "overload")
+WINDOW = (
+    *("level", "state", "reason", "method", "warmup_ends_ns", "window_start_ns", "window_end_ns", "window_s"),
+    *("requests", "effective_n", "trend_per_minute", "trend_lower", "trend_upper"),
+)
+PROCESS = (
+    "process",
+    "pid",
+    "cpu_share",
+    *(f"{name}_{which}" for name in ("loop_lag_ms", "schedule_delay_ms") for which in ("p50", "p99", "max")),
+)
 
 
 def measured(run: Run) -> Tables:
@@ -36,6 +48,9 @@ def measured(run: Run) -> Tables:
         "request": [row for tier in TIERS for row in _tier(run.folder, tier, "requests")],
         "agent_task": list(_tier(run.folder, "agent", "tasks")),
         "engine_sample": [row for tier in TIERS for row in _samples(run.folder, tier)],
+        "calibration": [row for tier in TIERS for row in _calibration(run.folder, tier)],
+        "client_process": [row for tier in TIERS for row in _client_processes(run.folder, tier)],
+        "tier_level": [row for tier in TIERS for row in _levels(run, tier)],
         "expectation": [
             {"number": number} | {key: _words(value) for key, value in row.items()}
             for number, row in enumerate(artifact.optional(run.folder, "validation").get("expectations", []), start=1)
@@ -85,6 +100,7 @@ def _run(run: Run, phases: list[Row]) -> Row:
         "released_at": release.get("released_at"),
         "gpu_held_s": release.get("held_s"),
         "ended_at": ended_at(phases),
+        "workload_sha256": workload(run.folder),
         "documents": {name: artifact.optional(run.folder, name) for name in ("run", "lease", "deployment", "release")},
     }
 
@@ -117,7 +133,13 @@ def _validity(folder: Path) -> Row:
     reasons = validation.get("reasons", ["not validated: validation.json is missing"])
     if not validation.get("is_valid") and not reasons:
         reasons = ["validation.json says invalid and gives no reason"]
-    return {"is_valid": not reasons, "invalid_reasons": reasons}
+    scopes = validation.get("invalid_scopes") or ["run"]
+    return {
+        "is_valid": not reasons,
+        "invalid_reasons": reasons,
+        "invalid_scopes": scopes if reasons else [],
+        "findings": validation.get("findings", []),
+    }
 
 
 def _gate(run: Run) -> Row:
@@ -141,6 +163,12 @@ def _effective(folder: Path, deployment: Row) -> Row:
         "versions": versions or None,
         **{key: found.get(key) for key in keys},
     }
+
+
+def workload(folder: Path) -> str | None:
+    """Of both tiers together. None if one of them did not say."""
+    found = [artifact.optional(folder / tier, "tier").get("workload_sha256") for tier in TIERS]
+    return None if None in found else hashlib.sha256("".join(map(str, found)).encode()).hexdigest()
 
 
 def _outcome(run: Run, phases: list[Row]) -> tuple[str, str | None, str | None]:
@@ -187,6 +215,33 @@ def _samples(folder: Path, tier: str) -> Iterator[Row]:
         yield sample | {"tier": tier, "labels": _labels(row.get("labels"))}
 
 
+def _calibration(folder: Path, tier: str) -> Iterator[Row]:
+    """One row per path; of a path that was not measured, only that it was not."""
+    told = artifact.optional(folder / tier, "calibration")
+    if not told:
+        return
+    shared = {name: told.get(name) for name in ("is_enough", "not_calibrated_because", "reason", "fault")}
+    shared |= {name: (told.get("offered") or {}).get(name) for name in OFFERED}
+    for path in ("direct", "through_gateway"):
+        measured = {name: value for name, value in (told.get(path) or {}).items() if name != "processes"}
+        yield {"tier": tier, "path": path} | shared | measured
+
+
+def _client_processes(folder: Path, tier: str) -> Iterator[Row]:
+    """One row per level and process of the client under load."""
+    for level in artifact.optional(folder / tier, "client").get("levels", []):
+        for process in level.get("processes") or [level | {"process": 0}]:
+            yield {"tier": tier, "level": level.get("level")} | {name: process.get(name) for name in PROCESS}
+
+
+def _levels(run: Run, tier: str) -> Iterator[Row]:
+    """One row per level that has a window: what was offered, and whether it stood still."""
+    planned = getattr(run.plan.tiers, tier).levels
+    for level in artifact.optional(run.folder / tier, "windows").get("levels", []):
+        offered = planned[level["level"] - 1].model_dump() if level["level"] <= len(planned) else {}
+        yield {"tier": tier} | {name: offered.get(name) for name in LOAD} | {name: level.get(name) for name in WINDOW}
+
+
 def _labels(found: Any) -> Any:
     """Parquet gives back a mapping as text, as pairs, or with a null for each label that other rows have."""
     if isinstance(found, str):
@@ -196,6 +251,8 @@ def _labels(found: Any) -> Any:
 
 
 def _words(value: Any) -> Any:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return value if value is None or isinstance(value, str | bool | int) else json.dumps(value, default=str)
 
 

@@ -26,12 +26,13 @@ TARGET = {
     "slots": ["s0"],
     "command": [sys.executable, str(STAND_IN)],
 }
+UNCALIBRATED = {"calibrate_s": 0, "not_calibrated_because": "seconds that only tests of calibration spend"}
 PLAN = {
     "purpose": "seconds, for tests: one short level per tier",
     "seed": 7,
     "tiers": {
-        "gateway": {"levels": [{"users": 2, "duration_s": 2}], "drain_s": 5, "max_tokens": 32},
-        "agent": {"levels": [{"users": 2, "duration_s": 3}], "drain_s": 5},
+        "gateway": {"levels": [{"users": 2, "duration_s": 2}], "drain_s": 5, "max_tokens": 32} | UNCALIBRATED,
+        "agent": {"levels": [{"users": 2, "duration_s": 3}], "drain_s": 5} | UNCALIBRATED,
     },
     "gate": {"at_once": 4, "timeout_s": 60},
     "budget": {"start_s": 20, "gate_s": 60, "drive_s": 60, "release_s": 20, "grace_s": 10},
@@ -110,7 +111,13 @@ def _admin(url: str) -> Any:
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, armwise_home: Path) -> Path:
     """A checkout of its own (ARMWISE_ROOT), with target `stand-in` and plan `smoke`; state in armwise_home."""
-    root = tmp_path / "root"
+    root = checkout_copy(tmp_path / "root")
+    monkeypatch.setenv("ARMWISE_ROOT", str(root))
+    return root
+
+
+def checkout_copy(root: Path) -> Path:
+    """What `sandbox` is made of, for a fixture that lives longer."""
     shutil.copytree(CHECKOUT / "deploy", root / "deploy", ignore=lambda folder, _: _models(folder))
     (root / "deploy" / "models").symlink_to(CHECKOUT / "deploy" / "models")
     for name in ("golden_set", "sql"):
@@ -118,7 +125,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, armwise_home: Path)
     write_yaml(root / "deploy" / "targets" / "stand-in" / "target.yaml", TARGET)
     slos = sorted(path.stem for path in (root / "deploy" / "slos").glob("*.yaml"))
     write_yaml(root / "deploy" / "plans" / "smoke.yaml", PLAN | {"slos": slos})
-    monkeypatch.setenv("ARMWISE_ROOT", str(root))
     return root
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from pyarrow import Table, parquet
 
-from tasks import artifact
+from tasks import artifact, record
 from tasks.run import FORMAT
 
+GOLDEN = Path(__file__).parents[1] / "golden_set" / "v1" / "cases.jsonl"
+CASES = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
 AT = 1_790_000_000.0  # of the claim, in seconds since the epoch
 ARM = {
     "engine": "vllm",
@@ -77,7 +79,8 @@ def _write_identity(run_dir: Path, run_id: str, arm: str, plan: dict[str, Any]) 
         "started_at": AT,
     }
     effective = {"source": "server_info", "differences": [], "unverified": [], "process_start_time": AT + 1.0}
-    gate = {"verdict": "PASS", "reason": "2 of 2", "evaluated": 2, "cases": 2, "passed": 2, "pass_rate": 1.0}
+    n = len(CASES)
+    gate = {"verdict": "PASS", "reason": f"{n} of {n}", "evaluated": n, "cases": n, "passed": n, "pass_rate": 1.0}
     gate |= {
         "min_pass_rate": 0.9,
         "compared_with": None,
@@ -104,7 +107,7 @@ def _write_identity(run_dir: Path, run_id: str, arm: str, plan: dict[str, Any]) 
         ("release", release),
     ):
         artifact.write(run_dir / f"{name}.json", {"format": 1} | content)
-    cases = [{"case_id": f"gs-{i}", "category": "search", "outcome": "pass", "reason": None} for i in (1, 2)]
+    cases = [{"case_id": one["id"], "category": "search", "outcome": "pass", "reason": None} for one in CASES]
     more = {"steps": 2, "tool_calls": 1, "answer": "x", "task_ms": 900.0, "is_known_limit": False}
     artifact.write_rows(run_dir / "golden.jsonl", [case | more for case in cases])
     for i, stage in enumerate(("claim", "deploy", "verify", "gate", "drive_gateway", "drive_agent", "release")):
@@ -117,37 +120,42 @@ def request(number: int, *, tier: str, arm: str, sent_s: float, ttft_ms: float, 
     sent = int(sent_s * 1e9)
     first = sent + int(ttft_ms * 1e6)
     last = first + 100_000_000
-    return {
-        "request_id": f"{tier}-{number}",
-        "tier": tier,
-        "level": 1,
-        "users": 4,
-        "user": number % 4,
-        "technique": arm,
-        "task_id": None,
-        "case_id": "gs-1",
-        "step": None,
-        "sent_at": AT + sent_s,
-        "t_intended_ns": sent,
-        "t_send_ns": sent,
-        "t_first_byte_ns": first,
-        "t_first_token_ns": first,
-        "t_first_answer_ns": first,
-        "t_last_token_ns": last,
-        "t_end_ns": last,
-        "status": 200,
-        "finish_reason": "stop",
-        "input_tokens": 100,
-        "cached_input_tokens": 0,
-        "output_tokens": 11,
-        "chunks": 11,
-        "tool_calls": 0,
-        "icl_ms_max": 10.0,
-        "failure": None,
-        "failure_detail": None,
-        "is_warmup": False,
-        "is_aborted": False,
-    } | more
+    return (
+        dict.fromkeys(record.REQUEST)
+        | {
+            "request_id": f"{tier}-{number}",
+            "tier": tier,
+            "level": 1,
+            "users": 4,
+            "user": number % 4,
+            "process": 0,
+            "technique": arm,
+            "task_id": None,
+            "case_id": "gs-1",
+            "step": None,
+            "sent_at": AT + sent_s,
+            "t_intended_ns": sent,
+            "t_send_ns": sent,
+            "t_first_byte_ns": first,
+            "t_first_token_ns": first,
+            "t_first_answer_ns": first,
+            "t_last_token_ns": last,
+            "t_end_ns": last,
+            "status": 200,
+            "finish_reason": "stop",
+            "input_tokens": 100,
+            "cached_input_tokens": 0,
+            "output_tokens": 11,
+            "chunks": 11,
+            "tool_calls": 0,
+            "icl_ms_max": 10.0,
+            "failure": None,
+            "failure_detail": None,
+            "is_warmup": False,
+            "is_aborted": False,
+        }
+        | more
+    )
 
 
 def gateway_requests(arm: str) -> list[dict[str, Any]]:
@@ -170,12 +178,13 @@ def agent_rows(arm: str, later_ms: float) -> tuple[list[dict[str, Any]], list[di
 
 
 def _task(task_id: str, number: int, arm: str, start_s: float, is_warmup: bool) -> dict[str, Any]:
-    return {
+    return dict.fromkeys(record.TASK) | {
         "task_id": task_id,
         "tier": "agent",
         "level": 1,
         "users": 4,
         "user": number % 4,
+        "process": 0,
         "technique": arm,
         "case_id": "gs-1",
         "started_at": AT + start_s,
@@ -199,9 +208,43 @@ def write_tier(run_dir: Path, tier: str, requests: list[Any], tasks: list[Any] |
     if tasks is not None:
         parquet.write_table(Table.from_pylist(tasks), folder / "tasks.parquet")
     parquet.write_table(Table.from_pylist(engine_samples(requests)), folder / "engine.parquet")
-    client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": []}
+    lag = {f"loop_lag_ms_{which}": ms for which, ms in (("p50", 1.0), ("p99", 3.0), ("max", 4.0))}
+    process = {"process": 0, "pid": 77, "cpu_share": 0.2} | lag
+    level = {"level": 1, "processes": [process | {"schedule_delay_ms_p99": 0.5}]}
+    client = {"format": 1, "tier": tier, "fault": None, "loop_lag_ms_p99": 3.0, "cpu_share": 0.2, "levels": [level]}
+    client |= {"cpu_wait_share": 0.05}
     artifact.write(folder / "client.json", client)
+    artifact.write(folder / "windows.json", {"format": 1, "levels": [window(requests)]})
+    artifact.write(folder / "calibration.json", calibration(tier))
     artifact.write(folder / "tier.json", {"format": 1, "tier": tier, "failure": None, "cache": {"is_proven": True}})
+
+
+def window(requests: list[Any]) -> dict[str, Any]:
+    """The one level's steady window: everything that is no warm-up."""
+    counted = [row["t_send_ns"] for row in requests if not row["is_warmup"]] or [0]
+    start, end = min(counted), min((row["t_send_ns"] for row in requests), default=0) + 20 * 10**9
+    times = {"warmup_ends_ns": start, "window_start_ns": start, "window_end_ns": end, "window_s": (end - start) / 1e9}
+    trend = dict.fromkeys(("trend_per_minute", "trend_lower", "trend_upper"))
+    said = {"level": 1, "state": "steady", "reason": "known by construction", "method": "none"}
+    return said | times | trend | {"requests": len(counted), "effective_n": float(len(counted))}
+
+
+def calibration(tier: str) -> dict[str, Any]:
+    """The client alone adds 0.5 ms to a TTFT, with the gateway 2 ms; nothing was late."""
+    spreads = ("ttft_error_ms", "burst_ttft_error_ms", "icl_error_ms", "server_late_ms")
+    spreads += ("schedule_delay_ms", "loop_lag_ms")
+    small = {f"{name}_{which}": 0.25 for name in spreads for which in ("p50", "p99", "max")}
+    small |= {"calls": 54, "calls_after_burst": 50, "chunks": 270, "failed": 0, "first_failure": None, "lost_chunks": 0}
+    small |= {"cut": 0, "stalls": 0, "cpu_share": 0.1, "processes": []}
+    direct, through = (
+        small | {"ttft_floor_ms_p50": p50, "ttft_floor_ms_p99": 2 * p50, "ttft_floor_ms_max": 3 * p50}
+        for p50 in (0.5, 2.0)
+    )
+    offered = {"level": 1, "streams": 4, "rate_per_s": None, "chunks": 5, "round_s": 0.5, "chunks_per_s": 200.0}
+    said = {"format": 1, "tier": tier, "at": AT + 39, "calibrate_s": 2.0, "not_calibrated_because": None, "fault": None}
+    share = {"ttft_ms_p50": 1.5, "ttft_ms_p99": 3.0}
+    paths = {"direct": direct, "through_gateway": through, "gateway_share": share}
+    return said | {"offered": offered | {"processes": 1}, **paths, "is_enough": True, "reason": None}
 
 
 def engine_samples(requests: list[dict[str, Any]], *, extra_tokens: int = 0) -> list[dict[str, Any]]:

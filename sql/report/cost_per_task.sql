@@ -5,7 +5,7 @@
 -- column attempt: the number of the try
 -- column arm: server configuration under test
 -- column engine: which server; rows of the sim are no measurements
--- column is_valid: no rule that keeps a result honest was broken
+-- column is_valid: no rule that keeps a result honest was broken, in the run as a whole or in the tier of the tasks
 -- column repeat: index of the repetition
 -- column plan: what was measured
 -- column target: where
@@ -20,7 +20,7 @@
 -- column claimed_at: when the run got its slot
 create view report.cost_per_task as
 select
-    run.run_id, run.attempt, run.arm, run.engine, run.is_valid, run.repeat, run.plan, run.target,
+    run.run_id, run.attempt, run.arm, run.engine, report.tier_is_valid(run.invalid_scopes, 'agent') as is_valid, run.repeat, run.plan, run.target,
     cost.lens, cost.usd_per_task, cost.tasks, cost.gpu_s, cost.price_usd_per_hour, cost.price_key, cost.is_nominal,
     cost.reason, run.claimed_at
 from cost

@@ -16,6 +16,8 @@
 -- column error: what it said
 -- column is_valid: no rule that keeps a result honest was broken
 -- column invalid_reasons: the rules that were broken
+-- column invalid_scopes: where: the run as a whole, or one tier, whose numbers alone are then not to be relied on
+-- column findings: what a reader must know before reading the numbers; breaks nothing
 -- column gate: verdict of the golden gate; UNGATED where the plan skipped it
 -- column golden_sha256: which golden set it was, by its content
 -- column golden_passed: cases that passed, known limits of the model left out
@@ -35,6 +37,7 @@ select
     run.run_id, run.attempt, run.claimed_at, run.arm, run.control, run.engine, run.plan, run.plan_digest,
     run.target, run.repeat,
     run.state, run.failed_stage, run.error, run.is_valid, array_to_string(run.invalid_reasons, '; ') as invalid_reasons,
+    array_to_string(run.invalid_scopes, ', ') as invalid_scopes, array_to_string(run.findings, '; ') as findings,
     case when run.is_gated then run.gate_verdict else 'UNGATED' end as gate, run.golden_sha256,
     golden.passed as golden_passed, golden.cases as golden_cases,
     request.n as requests, request.failed as failed_requests, task.n as tasks, task.successful as successful_tasks,

@@ -5,7 +5,7 @@
 -- column attempt: the number of the try
 -- column arm: server configuration under test
 -- column engine: which server; rows of the sim are no measurements
--- column is_valid: no rule that keeps a result honest was broken
+-- column is_valid: no rule that keeps a result honest was broken, in the run as a whole or in this tier
 -- column repeat: index of the repetition
 -- column plan: what was measured
 -- column target: where
@@ -28,7 +28,7 @@
 -- column claimed_at: when the run got its slot
 create view report.slo_verdict as
 select
-    run.run_id, run.attempt, run.arm, run.engine, run.is_valid, run.repeat, run.plan, run.target,
+    run.run_id, run.attempt, run.arm, run.engine, report.tier_is_valid(run.invalid_scopes, verdict.tier) as is_valid, run.repeat, run.plan, run.target,
     verdict.slo, verdict.tier, verdict.level,
     (run.documents #>> array['run', 'plan', 'document', 'tiers', verdict.tier, 'levels', (verdict.level - 1)::text, 'users'])::integer as users,
     verdict.steps, verdict.indicator, verdict.unit, verdict.fraction, verdict.objective,

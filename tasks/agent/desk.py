@@ -3,9 +3,15 @@
 Search is BM25 (bm25s, k1 1.5, b 0) over the frozen corpus. A title is indexed three times, so that a word of the title
 outweighs a word of the text; length does not count, since documents differ in length only by how many facts they hold.
 Equal scores keep the order of the corpus: the same query gives the same result everywhere.
+
+bm25s tries JAX when it is imported, and JAX takes three quarters of the first GPU it sees: the GPU that is being
+measured. It is imported without; numpy ranks a corpus of this size as fast.
 """
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +43,26 @@ class Desk:
 
 def index_of(documents: list[dict[str, str]]) -> Index:
     """Build the index once per corpus; it is read only and may be shared by threads."""
-    import bm25s
+    with _without("jax"):
+        import bm25s
 
     bm25 = bm25s.BM25(k1=1.5, b=0.0, method="lucene")
     texts = [_words(d["title"]) * TITLE_WEIGHT + _words(d["snippet"]) for d in documents]
     bm25.index(texts, show_progress=False)
     return Index(tuple(documents), bm25)
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """A package that is installed, and not yet imported, cannot be while the block runs."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def best(index: Index, query: str) -> list[dict[str, str]]:

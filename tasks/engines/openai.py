@@ -13,6 +13,7 @@ from tasks.engines._http import FAULTS, answers, get_json
 METRICS: dict[str, str] = {}
 KEY_ENV = "OPENAI_API_KEY"
 DEV_ENV: dict[str, str] = {}
+TAKES: frozenset[str] = frozenset()
 UNVERIFIED = ("flags", "env", "model")
 
 

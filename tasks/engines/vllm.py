@@ -39,15 +39,17 @@ METRICS = {
     "spec_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
     "process_start_time": "process_start_time_seconds",
 }
-KEY_ENV = "VLLM_API_KEY"
+KEY_ENV = "ENGINE_KEY"  # read by our middleware in the server, and by nothing of vLLM (_guard/armwise_key.py says why)
+GUARD = Path(__file__).with_name("_guard")
 DEV_ENV = {"VLLM_SERVER_DEV_MODE": "1"}
+TAKES = frozenset({"cache_salt", "min_tokens", "ignore_eos"})  # fields of a request beyond OpenAI's that we send
 IMAGE = "vllm/vllm-openai"  # the project's own images; their tags are v<version>
 OWNED = {  # flags that an arm does not write, and what to do instead
     "model": "write model.path or model.repo",
     "revision": "write model.revision",
     "served-model-name": "write model.served_as",
     "enable-prompt-tokens-details": "it is always on",
-    **dict.fromkeys(("host", "port", "uds", "api-key", "config", "help"), "the driver sets it"),
+    **dict.fromkeys(("host", "port", "uds", "api-key", "middleware", "config", "help"), "the driver sets it"),
 }
 ENGINE_LINE = {  # words of the log's "Initializing a V1 LLM engine" line -> place in the configuration
     "model": "model_config.model",
@@ -86,7 +88,7 @@ def argv(arm: Arm, *, host: str, port: int) -> list[str]:
     words = ["--model", _model(arm), "--served-model-name", arm.model.served_as, "--host", host, "--port", str(port)]
     if arm.model.repo and arm.model.revision:
         words += ["--revision", arm.model.revision]
-    words.append("--enable-prompt-tokens-details")
+    words += ["--enable-prompt-tokens-details", "--middleware", "armwise_key.Key"]
     for flag, value in _resolved(arm).items():
         words += _words(flag, value)
     return words
@@ -95,7 +97,7 @@ def argv(arm: Arm, *, host: str, port: int) -> list[str]:
 def environment(arm: Arm) -> dict[str, str]:
     """Environment of the server."""
     offline = {"HF_HUB_OFFLINE": "1"} if arm.model.path else {}
-    return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **offline, **arm.env}
+    return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONPATH": str(GUARD), **offline, **arm.env}
 
 
 def ready(url: str, key: str | None) -> bool:

@@ -4,8 +4,9 @@ Times are milliseconds since the gateway had read the request's head. The counts
 the end of its answer. `ended` says how it went, `status` the outcome (tasks/gateway/metrics.py).
 """
 
+import os
 import time
-import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ ENDED = {
 class Account:
     request_id: str
     technique: str | None
+    run: str | None  # the one that was asked for; the log tells the one that was found
     task_id: str | None
     step: str | None
     backend: Backend | None = None
@@ -49,11 +51,11 @@ class Account:
         """Count the request, once. Returns its log line."""
         end_ns = time.perf_counter_ns()
         route = (self.backend.technique, self.backend.kind) if self.backend else metrics.NOBODY
-        outcome = (*route, str(self.status))
-        counted.requests.labels(*outcome).inc()
-        counted.seconds.labels(*outcome).observe((end_ns - self.began_ns) / 1e9)
+        outcome = counted.outcome(route, self.status)
+        outcome.requests.inc()
+        outcome.seconds.observe((end_ns - self.began_ns) / 1e9)
         if self.first_ns is not None:
-            counted.ttfb.labels(*outcome).observe((self.first_ns - self.began_ns) / 1e9)
+            outcome.ttfb.observe((self.first_ns - self.began_ns) / 1e9)
         if self.ending.input_tokens is not None:
             counted.input_tokens.labels(*route).inc(self.ending.input_tokens)
         if self.ending.output_tokens is not None:
@@ -95,11 +97,17 @@ class Account:
         return None if at_ns is None else round((at_ns - self.began_ns) / 1e6, 3)
 
 
-def begin(headers: dict[str, str]) -> Account:
+def begin(headers: Mapping[bytes, bytes]) -> Account:
     """Open the account of a request. Identifiers are cut to a length that a log can bear."""
     return Account(
-        request_id=headers.get("x-request-id", "")[:200] or str(uuid.uuid4()),
-        technique=headers.get("x-technique", "")[:200] or None,
-        task_id=headers.get("x-task-id", "")[:200] or None,
-        step=headers.get("x-step", "")[:200] or None,
+        request_id=_text(headers, b"x-request-id") or os.urandom(16).hex(),
+        technique=_text(headers, b"x-technique"),
+        run=_text(headers, b"x-run"),
+        task_id=_text(headers, b"x-task-id"),
+        step=_text(headers, b"x-step"),
     )
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return value[:200].decode("latin-1") if value else None

@@ -4,12 +4,16 @@
     GET    /v1/models                    what the registered backends serve
     GET    /healthz  /metrics
     GET    /admin/backends               who is registered
-    POST   /admin/backends               register; 409 if another run holds the technique and its upstream lives
+    POST   /admin/backends               register; other runs of the technique whose upstream is dead are forgotten
     DELETE /admin/backends/{technique}   deregister (?run_id= only that run's); gone already is fine
 
 /admin needs the bearer token of <state>/token. The rest needs none, which is why the gateway binds to loopback.
+
+uvicorn calls `Gateway`, which hands completions to the relay with nothing between it and the socket (FastAPI's stack
+would cost a request more than the relay itself does) and everything else to FastAPI.
 """
 
+import asyncio
 import contextlib
 import hmac
 import json
@@ -22,13 +26,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tasks.artifact import BrokenArtifact
 from tasks.document import InvalidDocument, parse
-from tasks.gateway import SERVICE, metrics
+from tasks.gateway import SERVICE, metrics, pulse
 from tasks.gateway.log import Log
 from tasks.gateway.pool import Pool
 from tasks.gateway.registry import Backend, Registry, Unrouted
@@ -46,26 +51,56 @@ class Limits:
     in_flight: int = 4096
 
 
-def create(state_dir: Path, *, limits: Limits = Limits(), log: Log | None = None) -> FastAPI:
-    """The app over one state folder. Raises BrokenArtifact or InvalidDocument if the folder holds something broken."""
-    counted = metrics.create()
-    registry = Registry(state_dir / "backends.json")
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the workers of one gateway share: the count of changes to the registry, the folder of the metrics."""
+
+    changes: memoryview
+    metrics: Path
+
+
+class Gateway:
+    """What uvicorn calls."""
+
+    def __init__(self, app: FastAPI, relay: Relay) -> None:
+        self.app = app
+        self.relay = relay
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_chat = scope["type"] == "http" and scope["path"] == CHAT and scope["method"] == "POST"
+        await (self.relay if is_chat else self.app)(scope, receive, send)
+
+
+def create(
+    state_dir: Path, *, limits: Limits = Limits(), log: Log | None = None, shared: Shared | None = None
+) -> Gateway:
+    """The app over one state folder. Raises BrokenArtifact or InvalidDocument if the folder holds something broken.
+
+    `shared`: this process is one of several over the folder.
+    """
+    counted = metrics.create(shared.metrics if shared else None)
+    registry = Registry(state_dir / "backends.json", shared.changes if shared else None)
     log = log or Log(state_dir / "requests.log", on_error=counted.log_errors.inc)
     pool = Pool(connect_timeout_s=limits.connect_s, idle_timeout_s=limits.idle_s)
     relay = Relay(registry, pool, counted, log, limits.body_bytes, limits.in_flight)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        beating = asyncio.create_task(pulse.beat(counted))
         yield
+        beating.cancel()
         pool.close()
         log.close()
 
     app = FastAPI(title=SERVICE, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.router.routes.append(Route("/v1/chat/completions", relay, methods=["POST"]))
+    app.router.routes.append(Route(CHAT, relay, methods=["POST"]))
     app.include_router(_open_routes(registry, counted))
     app.include_router(_admin_routes(registry, pool, log, admin_token(state_dir)))
     _speak_in_words(app)
-    return app
+    return Gateway(app, relay)
 
 
 def admin_token(state_dir: Path) -> str:
@@ -88,15 +123,18 @@ def _open_routes(registry: Registry, counted: metrics.Metrics) -> APIRouter:
 
     @routes.get("/healthz")
     async def healthz() -> dict[str, Any]:
-        return {"status": "ok", "service": SERVICE, "techniques": sorted(registry.backends)}
+        techniques = sorted({backend.technique for backend in registry.all()})
+        return {"status": "ok", "service": SERVICE, "techniques": techniques}
 
     @routes.get("/metrics")
     async def prometheus() -> Response:
-        return Response(generate_latest(counted.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(counted.text(), media_type=CONTENT_TYPE_LATEST)
 
     @routes.get("/v1/models")
-    async def models(x_technique: Annotated[str | None, Header()] = None) -> dict[str, Any]:
-        shown = [registry.route(x_technique)] if x_technique else list(registry.backends.values())
+    async def models(
+        x_technique: Annotated[str | None, Header()] = None, x_run: Annotated[str | None, Header()] = None
+    ) -> dict[str, Any]:
+        shown = [registry.route(x_technique, x_run)] if x_technique else registry.all()
         return {"object": "list", "data": [_model(backend) for backend in shown]}
 
     return routes
@@ -122,17 +160,17 @@ def _admin_routes(registry: Registry, pool: Pool, log: Log, token: str) -> APIRo
 
     @routes.get("")
     async def show() -> dict[str, Any]:
-        return {"backends": [backend.shown() for backend in registry.backends.values()]}
+        return {"backends": [backend.shown() for backend in registry.all()]}
 
     @routes.post("")
     async def register(request: Request) -> dict[str, Any]:
-        body = await read_body(request.receive, request.headers, 64 * 1024)
+        body = await read_body(request.receive, dict(request.headers.raw), 64 * 1024)
         wanted = parse(_json(body), Backend, source="backend")
         kind_of(wanted.kind)
-        held = registry.backends.get(wanted.technique)
-        if held and held.run_id != wanted.run_id:
-            await _refuse_if_alive(held, pool)
-        stored = registry.put(wanted).shown()
+        dead = await _dead(registry.of(wanted.technique), pool, but=wanted)
+        stored = registry.put(wanted, instead_of=dead).shown()
+        for gone in dead:
+            log.write("deregistered", technique=gone.technique, run_id=gone.run_id, result="dead")
         log.write("registered", **stored)
         return stored
 
@@ -145,19 +183,20 @@ def _admin_routes(registry: Registry, pool: Pool, log: Log, token: str) -> APIRo
     return routes
 
 
-async def _refuse_if_alive(held: Backend, pool: Pool) -> None:
-    """Raises Refused (409) if a connection to the holder's upstream can be made."""
+async def _dead(held: list[Backend], pool: Pool, *, but: Backend) -> list[Backend]:
+    """Other runs' backends to which no connection can be made."""
+    others = [backend for backend in held if backend.run_id != but.run_id]
+    alive = await asyncio.gather(*(_is_alive(backend, pool) for backend in others))
+    return [backend for backend, lives in zip(others, alive, strict=True) if not lives]
+
+
+async def _is_alive(backend: Backend, pool: Pool) -> bool:
     try:
-        connection = await pool.connect(address(held.url))
+        connection = await pool.connect(address(backend.url))
     except UpstreamFailed:
-        return
+        return False
     connection.drop()
-    raise Refused(
-        409,
-        "technique_held",
-        f"technique '{held.technique}' is held by run {held.run_id}, whose server at {held.url} is alive; "
-        f"wait for its release, or DELETE /admin/backends/{held.technique}?run_id={held.run_id}",
-    )
+    return True
 
 
 def _json(body: bytes) -> Any:
@@ -180,7 +219,7 @@ def _speak_in_words(app: FastAPI) -> None:
 
     @app.exception_handler(Unrouted)
     async def unrouted(_request: Request, error: Unrouted) -> JSONResponse:
-        return error_response(Refused(400, "unknown_technique", str(error)))
+        return error_response(Refused(error.status, error.kind, str(error)))
 
     @app.exception_handler(OSError)
     async def disk(_request: Request, error: OSError) -> JSONResponse:

@@ -2,10 +2,10 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 
-from tasks.gateway.upstream import Address, Connection, UpstreamFailed, address
+from tasks.gateway.upstream import Address, Connection, UpstreamFailed
 
 
 class Pool:
@@ -16,9 +16,8 @@ class Pool:
         self.idle_timeout_s = idle_timeout_s
         self.free: dict[tuple[str, str, int], list[Connection]] = {}
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Connection:
+    async def post(self, place: Address, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Connection:
         """Send a POST; the caller ends the connection. Raises UpstreamFailed if there is no way to the backend."""
-        place = address(url)
         connection = self._take(place) or await self.connect(place)
         connection.begin(_request(place, headers, body))
         return connection
@@ -66,7 +65,6 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _request(place: Address, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = [f"POST {place.path} HTTP/1.1", f"host: {place.authority}", f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+def _request(place: Address, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    head = b"".join([b"%b: %b\r\n" % header for header in headers])
+    return b"%b%bcontent-length: %d\r\n\r\n%b" % (place.post, head, len(body), body)

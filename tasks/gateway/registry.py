@@ -1,11 +1,20 @@
 """Which technique is served where. Kept in <state>/backends.json (0600, it holds keys), so a restart forgets nothing.
 
-A technique belongs to the run that registered it. Another run may take it only when the upstream of the first is dead,
-that is, no connection to it can be made: its run was killed and nobody was left to deregister.
+Several runs may serve one technique at a time, each at its own backend: X-Technique with X-Run names one of them,
+X-Technique alone the only one there is. A run whose upstream is dead (no connection to it can be made: it was killed,
+and nobody was left to deregister) makes room when another run registers its technique.
+
+Workers share the file. Whoever changes it holds a lock, and raises a number in memory that all of them see before it
+answers: a worker that finds the number raised reads the file again before it routes. So a request sent after an answer
+to an admin call meets what that call did, whichever worker gets it.
 """
 
+import contextlib
+import fcntl
+import mmap
 import re
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -59,49 +68,107 @@ class Backend(Document):
 
 
 class Unrouted(ValueError):
-    """A technique that is missing or that nobody registered; the message lists the known ones."""
+    """A request that no single backend is meant by; the message lists those that could be."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+def shared_number() -> memoryview:
+    """A number that processes forked from this one share."""
+    return memoryview(mmap.mmap(-1, 8)).cast("Q")
 
 
 class Registry:
     """The registrations, in memory and on disk. The disk is written first: what it cannot hold is not registered."""
 
-    def __init__(self, path: Path) -> None:
-        """Read what an earlier gateway left. Raises BrokenArtifact, InvalidDocument."""
+    def __init__(self, path: Path, changes: memoryview | None = None) -> None:
+        """Read what an earlier gateway left. Raises BrokenArtifact, InvalidDocument.
+
+        `changes` (of `shared_number`) counts the changes that any worker made.
+        """
         self.path = path
-        self.backends = _load(path)
+        self._changes = shared_number() if changes is None else changes
+        self._seen = self._changes[0]
+        self._backends = _load(path)
 
-    def route(self, technique: str | None) -> Backend:
-        """The backend of a technique. Raises Unrouted."""
-        backend = self.backends.get(technique or "")
-        if backend is None:
+    def all(self) -> list[Backend]:
+        """In the order of their registration. Raises BrokenArtifact, InvalidDocument."""
+        return [backend for runs in self._current().values() for backend in runs.values()]
+
+    def of(self, technique: str) -> list[Backend]:
+        """The runs of a technique. Raises BrokenArtifact, InvalidDocument."""
+        return list(self._current().get(technique, {}).values())
+
+    def route(self, technique: str | None, run: str | None = None) -> Backend:
+        """The one backend of a technique, or the one of a run. Raises Unrouted, BrokenArtifact, InvalidDocument."""
+        backends = self._current()
+        runs = backends.get(technique or "")
+        if not runs:
             said = f"no '{technique}'" if technique else "is missing"
-            known = ", ".join(sorted(self.backends)) or "none is registered"
-            raise Unrouted(f"X-Technique: {said}; known: {known}")
-        return backend
+            known = ", ".join(sorted(backends)) or "none is registered"
+            raise Unrouted(400, "unknown_technique", f"X-Technique: {said}; known: {known}")
+        if run is None and len(runs) == 1:
+            return next(iter(runs.values()))
+        if run is None:
+            words = f"X-Technique: '{technique}' is served by {len(runs)} runs: name one in X-Run; known: "
+            raise Unrouted(409, "ambiguous_technique", words + ", ".join(sorted(runs)))
+        if run not in runs:
+            words = f"X-Run: no '{run}' serves technique '{technique}'; known: "
+            raise Unrouted(400, "unknown_run", words + ", ".join(sorted(runs)))
+        return runs[run]
 
-    def put(self, backend: Backend) -> Backend:
-        """Register or replace. Raises OSError when the disk refuses."""
+    def put(self, backend: Backend, *, instead_of: Collection[Backend] = ()) -> Backend:
+        """Register or replace; forget `instead_of`. Raises OSError when the disk refuses."""
         stamped = backend.model_copy(update={"registered_at": time.time()})
-        self._save({**self.backends, backend.technique: stamped})
+        with self._changing() as backends:
+            for dead in instead_of:
+                if backends.get(dead.technique, {}).get(dead.run_id) == dead:  # not registered anew meanwhile
+                    del backends[dead.technique][dead.run_id]
+            backends.setdefault(backend.technique, {})[backend.run_id] = stamped
         return stamped
 
     def remove(self, technique: str, run_id: str | None) -> Literal["removed", "not registered", "held by another run"]:
-        """Forget a registration of this run; without run_id, of any. Raises OSError when the disk refuses."""
-        held = self.backends.get(technique)
-        if held is None:
+        """Forget a registration of this run; without run_id, of all. Raises OSError when the disk refuses."""
+        runs = self._current().get(technique)
+        if not runs:
             return "not registered"
-        if run_id is not None and held.run_id != run_id:
+        if run_id is not None and run_id not in runs:
             return "held by another run"
-        self._save({name: b for name, b in self.backends.items() if name != technique})
+        with self._changing() as backends:
+            gone = [run_id] if run_id is not None else list(runs)
+            for run in gone:
+                backends.get(technique, {}).pop(run, None)
         return "removed"
 
-    def _save(self, changed: dict[str, Backend]) -> None:
-        rows = [b.model_dump(mode="json") for b in changed.values()]
-        artifact.write(self.path, {"format": FORMAT, "backends": rows})
-        self.backends = changed
+    def _current(self) -> "Backends":
+        if self._changes[0] != self._seen:
+            seen = self._changes[0]
+            self._backends = _load(self.path)
+            self._seen = seen
+        return self._backends
+
+    @contextlib.contextmanager
+    def _changing(self) -> "Iterator[Backends]":
+        """A copy to change, stored when the block ends, while no other worker changes anything."""
+        with self.path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            changed = {technique: dict(runs) for technique, runs in self._current().items()}
+            yield changed
+            changed = {technique: runs for technique, runs in changed.items() if runs}
+            rows = [backend.model_dump(mode="json") for runs in changed.values() for backend in runs.values()]
+            artifact.write(self.path, {"format": FORMAT, "backends": rows})
+            self._backends = changed
+            self._changes[0] += 1
+            self._seen = self._changes[0]
 
 
-def _load(path: Path) -> dict[str, Backend]:
+Backends = dict[str, dict[str, Backend]]  # technique, run_id
+
+
+def _load(path: Path) -> Backends:
     if not path.exists():
         return {}
     content = artifact.read(path)
@@ -110,5 +177,8 @@ def _load(path: Path) -> dict[str, Backend]:
         raise artifact.BrokenArtifact(
             f"{path}: must be format {FORMAT} with a list `backends`; move it away to start empty"
         )
-    found = [parse(row, Backend, source=f"{path}: backends.{i}") for i, row in enumerate(rows)]
-    return {backend.technique: backend for backend in found}
+    found: Backends = {}
+    for i, row in enumerate(rows):
+        backend = parse(row, Backend, source=f"{path}: backends.{i}")
+        found.setdefault(backend.technique, {})[backend.run_id] = backend
+    return found

@@ -1,6 +1,6 @@
-"""POST /v1/chat/completions: a plain ASGI endpoint inside the FastAPI app, since bytes pass here and nothing else.
+"""POST /v1/chat/completions: a plain ASGI endpoint before the FastAPI app, since bytes pass here and nothing else.
 
-The body of the answer is passed on in the pieces in which it came, unparsed. Only its last bytes are kept, and read
+A streamed answer goes from socket to socket (tasks/gateway/outlet.py), unparsed. Only its last bytes are kept, and read
 once at the end for usage and finish reason. Three ways to end early, each visible to the one who must know:
 
 - the client leaves (uvicorn says so through `receive`): the relay is cancelled, which cuts the upstream connection in
@@ -11,9 +11,9 @@ once at the end for usage and finish reason. Three ways to end early, each visib
 """
 
 import asyncio
-import json
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
@@ -27,18 +27,20 @@ from tasks.gateway import backends
 from tasks.gateway.account import Account
 from tasks.gateway.log import Log, logs_prompts
 from tasks.gateway.metrics import Metrics
+from tasks.gateway.outlet import Outlet
 from tasks.gateway.pool import Pool
 from tasks.gateway.registry import Backend, Registry, Unrouted
-from tasks.gateway.upstream import Connection, UpstreamFailed
+from tasks.gateway.upstream import Address, Connection, UpstreamFailed, address
 
 # What a client's request may tell the upstream. Its credentials and cookies stay here.
-FORWARDED = ("content-type", "accept", "user-agent", "x-task-id", "x-step", "traceparent", "tracestate")
+FORWARDED = tuple(b"content-type accept user-agent x-task-id x-step traceparent tracestate".split())
 # What belongs to one connection (RFC 9110, 7.6.1), or is written anew.
 NOT_RETURNED = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade".split()
+    b"connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade"
+    b" x-request-id".split()
 )
-TAIL_BYTES = 16 * 1024
-DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data:[DONE]\n\n")
+BODILESS = (204, 304)
+Headers = Mapping[bytes, bytes]
 
 
 class Refused(Exception):
@@ -54,32 +56,9 @@ class ClientLeft(Exception):
     """Nobody is there to answer."""
 
 
-class Tail:
-    """The last bytes of what passed; joins rarely, so that a chunk costs next to nothing."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-        self.edge = b""
-
-    def feed(self, chunk: bytes) -> None:
-        self.parts.append(chunk)
-        self.size += len(chunk)
-        self.edge = (self.edge + chunk[-20:])[-20:]
-        if self.size > 4 * TAIL_BYTES:
-            self.parts = [self.bytes()]
-            self.size = len(self.parts[0])
-
-    def bytes(self) -> bytes:
-        return b"".join(self.parts)[-TAIL_BYTES:]
-
-    def is_done(self) -> bool:
-        return self.edge.endswith(DONE)
-
-
 @dataclass
 class Relay:
-    """The endpoint. Called by Starlette's router once per request."""
+    """The endpoint. Called once per request."""
 
     registry: Registry
     pool: Pool
@@ -90,7 +69,7 @@ class Relay:
     in_flight: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers: dict[bytes, bytes] = dict(scope["headers"])
         account = accounts.begin(headers)
         try:
             await self._answer(account, headers, receive, send)
@@ -104,54 +83,63 @@ class Relay:
         finally:
             self.log.write("request", **account.close(self.metrics))
 
-    async def _answer(self, account: Account, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+    async def _answer(self, account: Account, headers: Headers, receive: Receive, send: Send) -> None:
         try:
-            backend = self.registry.route(account.technique)
+            backend = self.registry.route(account.technique, account.run)
         except Unrouted as error:
-            raise Refused(400, "unknown_technique", str(error)) from error
+            raise Refused(error.status, error.kind, str(error)) from error
         account.backend = backend
-        if self.in_flight >= self.max_in_flight:
-            raise Refused(
-                503, "gateway_full", f"{self.in_flight} requests are in flight, the most that this gateway takes"
-            )
-        gauge = self.metrics.in_flight.labels(backend.technique, backend.kind)
-        gauge.inc()
-        self.in_flight += 1
-        try:
+        with self._counted(backend):
             body = await read_body(receive, headers, self.max_body_bytes)
             account.request_bytes = len(body)
             check_body(body)
             if logs_prompts():
                 account.prompt = body.decode("utf-8", "replace")
-            await self._guarded(account, backend, forwarded(account, headers), body, receive, send)
+            await self._guarded(account, backend, headers, body, receive, send)
+
+    @contextlib.contextmanager
+    def _counted(self, backend: Backend) -> Iterator[None]:
+        """Raises Refused when too many are in flight."""
+        if self.in_flight >= self.max_in_flight:
+            words = f"{self.in_flight} requests are in flight, the most that one worker of this gateway takes"
+            raise Refused(503, "gateway_full", words)
+        gauge = self.metrics.in_flight.labels(backend.technique, backend.kind)
+        gauge.inc()
+        self.in_flight += 1
+        try:
+            yield
         finally:
             gauge.dec()
             self.in_flight -= 1
 
     async def _guarded(
-        self, account: Account, backend: Backend, headers: dict[str, str], body: bytes, receive: Receive, send: Send
+        self, account: Account, backend: Backend, headers: Headers, body: bytes, receive: Receive, send: Send
     ) -> None:
         """Relay, and stop in the instant in which the client leaves."""
-        relay = asyncio.create_task(self._relay(account, backend, headers, body, send))
+        relay = asyncio.current_task()
+        assert relay is not None
         gone = asyncio.create_task(left(receive))
+        cut = lambda _: relay.cancel()  # noqa: E731
+        gone.add_done_callback(cut)
         try:
-            await asyncio.wait((relay, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not relay.done() and account.ended != "complete":
-                raise ClientLeft
-            await relay
+            await self._relay(account, backend, headers, body, send)
+        except asyncio.CancelledError:
+            if not gone.done() or gone.cancelled():
+                raise
+            relay.uncancel()
+            if account.ended != "complete":
+                raise ClientLeft from None
         finally:
+            gone.remove_done_callback(cut)
             gone.cancel()
-            if not relay.done():
-                relay.cancel()
-                await asyncio.wait((relay,))  # nothing in it waits any more: the cut is made when this returns
 
-    async def _relay(
-        self, account: Account, backend: Backend, headers: dict[str, str], body: bytes, send: Send
-    ) -> None:
-        kind = kind_of(backend.kind)
+    async def _relay(self, account: Account, backend: Backend, headers: Headers, body: bytes, send: Send) -> None:
+        place, own, kind = way(backend.kind, backend.url, backend.key)
+        sent = [(name, headers[name]) for name in FORWARDED if name in headers]
+        sent += (*own, (b"x-request-id", account.request_id.encode("latin-1")))
         connection: Connection | None = None
         try:
-            connection = await self.pool.post(kind.chat_url(backend.url), headers | kind.headers(backend.key), body)
+            connection = await self.pool.post(place, sent, body)
             account.sent_ns = time.perf_counter_ns()
             await self._pass(account, connection, send, kind)
         except UpstreamFailed as failed:
@@ -166,24 +154,27 @@ class Relay:
     async def _pass(self, account: Account, connection: Connection, send: Send, kind: ModuleType) -> None:
         status, headers = await connection.head()
         account.head_ns = time.perf_counter_ns()
-        account.stream = any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
-        returned = [(n, v) for n, v in headers if n not in NOT_RETURNED and n != b"x-request-id"]
+        outlet = Outlet(send, kind)
+        account.stream = outlet.is_stream = is_event_stream(headers)
+        returned = [(n, v) for n, v in headers if n not in NOT_RETURNED]
         returned.append((b"x-request-id", account.request_id.encode("latin-1")))
         await send({"type": "http.response.start", "status": status, "headers": returned})
-        tail = Tail()
         try:
-            while chunk := await connection.read():
-                if account.first_ns is None:
-                    account.first_ns = time.perf_counter_ns()
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                account.response_bytes += len(chunk)
-                tail.feed(chunk)
-                if account.stream and tail.is_done():
-                    connection.expect_end()
+            if status not in BODILESS and not any(n == b"content-length" for n, _ in returned):
+                await connection.pour(outlet)  # uvicorn announced chunks, and so we send them
+            else:
+                while body := await connection.read():
+                    outlet.note(body)
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
             account.status, account.ended = status, "complete"
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            account.ending = kind.ending(tail.bytes())
+            account.first_ns, account.response_bytes = outlet.first_ns, outlet.size
+            account.ending = outlet.ending()
+
+
+def is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
 
 
 @lru_cache
@@ -192,15 +183,26 @@ def kind_of(name: str) -> ModuleType:
     return catalog.module_of(backends, name)
 
 
+@lru_cache(maxsize=1024)
+def way(kind: str, url: str, key: str | None) -> tuple[Address, list[tuple[bytes, bytes]], ModuleType]:
+    """Where a backend's completions are posted, and the headers of ours that go there.
+
+    It is asked not to compress: compressed bytes could not be read in passing.
+    """
+    module = kind_of(kind)
+    own = {"accept-encoding": "identity"} | module.headers(key)
+    return address(module.chat_url(url)), [(n.encode("latin-1"), v.encode("latin-1")) for n, v in own.items()], module
+
+
 async def left(receive: Receive) -> None:
     """Returns when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
+async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
     """The whole request body. Raises Refused (413), ClientLeft."""
-    length = headers.get("content-length", "0")
+    length = headers.get(b"content-length", b"0")
     announced = int(length) if length.isdigit() else 0
     parts: list[bytes] = []
     size, more = 0, True
@@ -219,19 +221,14 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
 
 
 def check_body(body: bytes) -> None:
-    """Only that it is a JSON object; the rest is the server's business. Raises Refused (400)."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "invalid_json", f"body: is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise Refused(400, "invalid_json", f"body: must be a JSON object, found {type(content).__name__}")
+    """Only that it could be a JSON object, which costs the same for a prompt of any length. Raises Refused (400).
 
-
-def forwarded(account: Account, headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers for the upstream. It is asked not to compress: compressed bytes could not be read in passing."""
-    kept = {name: headers[name] for name in FORWARDED if name in headers}
-    return kept | {"accept-encoding": "identity", "x-request-id": account.request_id}
+    Parsing it would delay every other answer of this worker, and the server parses it anyway.
+    """
+    bare = body.strip(b" \t\r\n")
+    if len(bare) < 2 or bare[:1] != b"{" or bare[-1:] != b"}":
+        words = f"body: must be a JSON object, {{...}}; found {len(body)} bytes that cannot be one"
+        raise Refused(400, "invalid_json", words)
 
 
 def error_response(refused: Refused, request_id: str | None = None) -> JSONResponse:

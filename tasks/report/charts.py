@@ -25,17 +25,23 @@ def latency(by_arm: Mapping[str, Views]) -> Chart | None:
     offset = {"field": "arm", "type": "nominal", "scale": {"domain": list(by_arm)}}
     shared = {"y": y, "color": color, "yOffset": offset}
     tip = [{"field": name, "type": "nominal"} for name in ("arm", "where", "figure", "n")]
-    rule = {"mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.6}}
-    rule |= {"encoding": shared | {"x": x | {"field": "lower"}, "x2": {"field": "upper"}}}
-    point = {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1}}
-    point |= {"encoding": shared | {"x": x | {"field": "estimate"}, "tooltip": tip}}
+    rule = {"mark": {"type": "rule", "strokeWidth": 3}}
+    rule |= {"encoding": shared | {"opacity": _opacity(0.6), "x": x | {"field": "lower"}, "x2": {"field": "upper"}}}
+    point = {"mark": {"type": "point", "filled": True, "size": 70}}
+    point |= {"encoding": shared | {"opacity": _opacity(1), "x": x | {"field": "estimate"}, "tooltip": tip}}
     missing = len(rows) - len(drawn)
     return Chart(
         "Latency: percentile and 95 % bounds",
         {"$schema": SCHEMA, "data": {"values": drawn}, "width": 900, "height": {"step": 15}, "layer": [rule, point]},
         "A bar that ends at its dot has no bound on that side: n is too small."
-        + (f" {missing} infinite percentiles (failures) are not drawn." if missing else ""),
+        + (f" {missing} infinite percentiles (failures) are not drawn." if missing else "")
+        + ("" if all(row["is_valid"] for row in drawn) else " Pale: of a tier or run that broke a rule."),
     )
+
+
+def _opacity(full: float) -> dict[str, Any]:
+    """Pale for what is not to be relied on."""
+    return {"condition": {"test": "datum.is_valid", "value": full}, "value": 0.2}
 
 
 def _is_shown(row: Row) -> bool:
@@ -52,6 +58,7 @@ def _point(arm: str, row: Row) -> dict[str, Any]:
         "upper": _finite(row["upper"]) or estimate,
         "figure": f"{number(row['estimate'])} [{bounds(row)}] {row['unit']}",
         "n": row["n"],
+        "is_valid": row["is_valid"],
     }
 
 

@@ -16,6 +16,10 @@ VERDICTS: dict[str, Kind] = {
     "INCONCLUSIVE": "inconclusive",
     "INVALID": "invalid",
     "UNGATED": "invalid",
+    "BROKEN": "invalid",
+    "finding": "inconclusive",
+    "unverified": "muted",
+    "kept": "pass",
     "valid": "pass",
     "done": "pass",
     "failed": "fail",
@@ -32,13 +36,18 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """`note` says how to read it; `is_grey`: not to be relied on; `is_detail`: on the page, not in the terminal."""
+    """`note` says how to read it; `is_detail`: on the page, not in the terminal.
+
+    `is_grey`: not to be relied on, `grey_rows` the same of some rows; `why` says for which reason.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[Cell]]
     note: str = ""
     is_grey: bool = False
+    grey_rows: frozenset[int] = frozenset()
+    why: str = ""
     is_detail: bool = False
 
 

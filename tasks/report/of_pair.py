@@ -7,10 +7,13 @@ INCONCLUSIVE, with the reason. What can be said is whether the bounds within the
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
+from tasks import alike
 from tasks.catalog import UnknownName
-from tasks.report import charts, of_run, parts, stored
+from tasks.report import charts, client, of_run, parts, stored
 from tasks.report.figures import Cell, Report, Table, cell, estimate, moment, number, percent, samples, usd, verdict
+from tasks.report.honesty import broken, is_void
 from tasks.report.stored import Row, Views
 
 BLOCKS = 4  # of fresh deployments in mirrored order, at the least
@@ -18,7 +21,7 @@ WHY = f"no noise floor: 1 deployment each; the plan needs at least {BLOCKS} bloc
 NOTE = f"INCONCLUSIVE: {WHY}. The last column compares the bounds of these two deployments, and is no verdict."
 COLUMNS = ["indicator", "control", "arm", "arm / control", "n control", "n arm", "outcome", "within these deployments"]
 ALIKE = ("engine", "plan", "plan_digest", "target", "gpu_model", "golden_sha256")  # must not differ between two runs
-OF_THE_ENGINE = {"engine", "version", "image"}  # keys of an arm: where it varies one of them, versions may differ
+RUN_TIERS = ("gateway", "agent")
 FIRST = ("agent", "ttft_ms", "later")
 BRIEF = (("ttft_ms", "e2e_ms", "tpot_ms", "task_ms"), (0.5, 0.95))  # in the terminal; all is on the page
 Pair = tuple[Views, Views]
@@ -36,13 +39,13 @@ def build(control: str, arm: str) -> Report:
     pair = (stored.views(runs[0]), stored.views(runs[1]))
     names = [run["arm"] if runs[0]["arm"] != runs[1]["arm"] else run["run_id"] for run in runs]
     tables = [_first(pair), _latency(pair, "gateway"), _latency(pair, "agent"), _slos(pair), _costs(pair), _who(runs)]
-    tables += [_details(pair, "gateway"), _details(pair, "agent")]
+    tables += [client.compared(pair), _details(pair, "gateway"), _details(pair, "agent")]
     return Report(
         title=f"{names[0]} (control) against {names[1]}",
         name=f"{runs[0]['run_id']}-against-{runs[1]['run_id']}",
         tables=tables,
         charts=[chart for chart in (charts.latency(dict(zip(names, pair, strict=True))),) if chart],
-        alarms=[*(words for run in runs for words in of_run.alarms(run)), *_unlike(runs)],
+        alarms=[*(words for run in runs for words in of_run.alarms(run)), *_alarms(runs)],
     )
 
 
@@ -51,19 +54,25 @@ def _run(name: str) -> Row:
     return found[0] if (found := stored.runs(run_id=name)) else stored.latest_valid(name)
 
 
+def _alarms(runs: tuple[Row, Row]) -> list[str]:
+    return [f"NOT ALIKE: {words}" for words in (*_unlike(runs), *_unrelated(runs))]
+
+
 def _unlike(runs: tuple[Row, Row]) -> list[str]:
     """Differences that are not the arm's, and make any comparison doubtful."""
     found = [f"{what}: {runs[0][what]} and {runs[1][what]}" for what in ALIKE if runs[0][what] != runs[1][what]]
-    if not OF_THE_ENGINE & {key for run in runs for key in run["varies"] or []}:
-        versions = [run["versions"] or {} for run in runs]
-        names = sorted({name for known in versions for name in known})
-        pairs = [(name, *(known.get(name, "not known") for known in versions)) for name in names]
-        found += [f"version of {name}: {first} and {second}" for name, first, second in pairs if first != second]
+    varies = {key for run in runs for key in run["varies"] or []}
+    return found + alike.version_differences(runs[0]["versions"], runs[1]["versions"], varies)
+
+
+def _unrelated(runs: tuple[Row, Row]) -> list[str]:
+    """Two runs that nobody declared to be compared: doubtful, and no rule's business."""
+    found = []
     if None not in (runs[0]["control"], runs[1]["control"]):
         found.append(f"neither arm is the other's control ({runs[0]['control']}, {runs[1]['control']})")
     elif runs[1]["control"] not in (None, runs[0]["arm"]):
         found.append(f"control of {runs[1]['arm']} is {runs[1]['control']}, not {runs[0]['arm']}")
-    return [f"NOT ALIKE: {words}" for words in found]
+    return found
 
 
 def _who(runs: tuple[Row, Row]) -> Table:
@@ -86,17 +95,17 @@ def _first(pair: Pair) -> Table:
     """The line to read first: the wait for the first token after the first step, where prompts repeat."""
     rows = [row for row in _lines(pair) if row[0] == FIRST and row[1] == 0.5]
     cells = [cells for _, _, cells in rows]
-    return Table("TTFT p50 of agent steps 2+", COLUMNS, cells, f"{parts.BOUNDS} {NOTE}", is_grey=_grey(pair))
+    return Table("TTFT p50 of agent steps 2+", COLUMNS, cells, f"{parts.BOUNDS} {NOTE}", **_void(pair, "agent"))
 
 
 def _latency(pair: Pair, tier: str) -> Table:
     rows = [cells for place, q, cells in _lines(pair) if place[0] == tier and _is_brief(place[1], q)]
-    return Table(f"Latency, {tier} tier", COLUMNS, rows, is_grey=_grey(pair))
+    return Table(f"Latency, {tier} tier", COLUMNS, rows, **_void(pair, tier))
 
 
 def _details(pair: Pair, tier: str) -> Table:
     rows = [cells for place, q, cells in _lines(pair) if place[0] == tier and not _is_brief(place[1], q)]
-    return Table(f"Latency, {tier} tier: the rest", COLUMNS, rows, is_grey=_grey(pair), is_detail=True)
+    return Table(f"Latency, {tier} tier: the rest", COLUMNS, rows, **_void(pair, tier), is_detail=True)
 
 
 def _is_brief(metric: str, q: float) -> bool:
@@ -113,24 +122,24 @@ def _lines(pair: Pair) -> Iterator[tuple[tuple[str, str, str], float, list[Cell]
         for q in parts.QUANTILES:
             rows = (control.get(place, {}).get(q), arm.get(place, {}).get(q))
             name = f"{percent(q)} of {metric} ({unit}), {tier}, {users} users, {parts.STEPS[steps]}"
-            yield (tier, metric, steps), q, [Cell(name), *_compared(pair, *rows)]
+            yield (tier, metric, steps), q, [Cell(name), *_compared(pair, tier, *rows)]
 
 
-def _compared(pair: Pair, control: Row | None, arm: Row | None) -> list[Cell]:
+def _compared(pair: Pair, tier: str, control: Row | None, arm: Row | None) -> list[Cell]:
     return [
         estimate(control),
         estimate(arm),
         Cell(ratio(control, arm), "number"),
         samples(control),
         samples(arm),
-        outcome(pair),
+        outcome(pair, tier),
         Cell(overlap(control, arm), "muted"),
     ]
 
 
-def outcome(pair: Pair) -> Cell:
+def outcome(pair: Pair, tier: str) -> Cell:
     """What may be concluded from one deployment each: nothing (WHY)."""
-    return verdict("INVALID" if _grey(pair) else "INCONCLUSIVE")
+    return verdict("INVALID" if _grey(pair, tier) else "INCONCLUSIVE")
 
 
 def ratio(control: Row | None, arm: Row | None) -> str:
@@ -176,7 +185,7 @@ def _slos(pair: Pair) -> Table:
             [Cell(f"{key[0]}, {key[1]} users"), Cell(says), *cells, Cell("; ".join(dict.fromkeys(why)), "muted")]
         )
     columns = ["SLO", "objective", "control", "measured", "arm", "measured", "why"]
-    return Table("SLO verdicts, each run by itself", columns, rows, parts.ONE_SIDED, is_grey=_grey(pair))
+    return Table("SLO verdicts, each run by itself", columns, rows, parts.ONE_SIDED, **_void(pair, *RUN_TIERS))
 
 
 def _costs(pair: Pair) -> Table:
@@ -188,12 +197,26 @@ def _costs(pair: Pair) -> Table:
         why = "; ".join(dict.fromkeys(row["reason"] or "" for row in both if row))
         cells = [Cell(usd(value), "number") for value in usds]
         tasks = [cell(row["tasks"] if row else None) for row in both]
-        rows.append([Cell(name), *cells, Cell(times(*usds), "number"), *tasks, outcome(pair), Cell(why, "muted")])
+        ends = [outcome(pair, "agent"), Cell(why, "muted")]
+        rows.append([Cell(name), *cells, Cell(times(*usds), "number"), *tasks, *ends])
     columns = ["lens", "control", "arm", "arm / control", "tasks control", "tasks arm", "outcome", "rests on"]
     prices = {parts.price(row) for found in (control, arm) for row in found.values()}
     note = f"USD per successful task; price per hour: {'; '.join(sorted(prices)) or 'none'}."
-    return Table("Cost of one successful task", columns, rows, note, is_grey=_grey(pair))
+    return Table("Cost of one successful task", columns, rows, note, **_void(pair, "agent"))
 
 
-def _grey(pair: Pair) -> bool:
-    return not all(run["is_valid"] for found in pair for run in found["run"])
+def _grey(pair: Pair, *tiers: str) -> bool:
+    """Whether either run broke a rule there, or the two are not alike (rule 11): then nothing can be compared."""
+    runs = (pair[0]["run"][0], pair[1]["run"][0])
+    return any(is_void(run, *tiers) for run in runs) or bool(_unlike(runs))
+
+
+def _void(pair: Pair, *tiers: str) -> dict[str, Any]:
+    is_grey = _grey(pair, *tiers)
+    return {"is_grey": is_grey, "why": _why(pair, *tiers) if is_grey else ""}
+
+
+def _why(pair: Pair, *tiers: str) -> str:
+    """For which reason it is grey, in words."""
+    unlike = _unlike((pair[0]["run"][0], pair[1]["run"][0]))
+    return "; ".join([*filter(None, (broken(found, *tiers) for found in pair)), *(f"rule 11: {one}" for one in unlike)])

@@ -1,6 +1,6 @@
 """The report of one run."""
 
-from tasks.report import charts, parts, stored
+from tasks.report import charts, client, energy, honesty, parts, stored
 from tasks.report.figures import Report
 
 
@@ -12,7 +12,7 @@ def build(run_id: str | None = None, attempt: int | None = None) -> Report:
     return Report(
         title=f"{run['arm']}: run {run['run_id']}",
         name=run["run_id"],
-        tables=[*tables, parts.phases(found)],
+        tables=[*tables, *energy.tables(found), *client.tables(found), *honesty.tables(found), parts.phases(found)],
         charts=[chart for chart in (charts.latency({run["arm"]: found}), charts.phases(found)) if chart],
         alarms=alarms(run),
     )
@@ -22,7 +22,11 @@ def alarms(run: stored.Row) -> list[str]:
     """What a reader must know before any number."""
     words = []
     if not run["is_valid"]:
-        words.append(f"INVALID, not to be relied on: {run['run_id']} ({run['arm']}): {run['invalid_reasons']}")
+        where = run["invalid_scopes"]
+        of = "" if "run" in where.split(", ") else f" in tier {where.replace(', ', ' and ')}"
+        words.append(f"INVALID{of}, not to be relied on: {run['run_id']} ({run['arm']}): {run['invalid_reasons']}")
+    if run["findings"]:
+        words.append(f"TO KNOW: {run['run_id']} ({run['arm']}): {run['findings']}")
     if run["state"] == "failed":
         words.append(f"FAILED in {run['failed_stage']}: {run['run_id']} ({run['arm']}): {run['error']}")
     if run["gate"] == "UNGATED":

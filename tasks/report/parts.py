@@ -5,6 +5,7 @@ from typing import Any
 from tasks.report.figures import Cell, Table, cell, estimate, percent, samples, usd, verdict
 from tasks.report.figures import bounds as interval
 from tasks.report.figures import number as figure
+from tasks.report.honesty import broken, is_void
 from tasks.report.stored import Row, Views
 
 BOUNDS = (
@@ -38,7 +39,7 @@ def head(run: Row) -> Table:
         ("held", cell(run["gpu_held_s"]), f"s from claim to proven release; start-up {figure(run['start_s'])} s"),
     ]
     rows = [[Cell(name), value, Cell(says, "muted")] for name, value, says in facts]
-    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=not run["is_valid"])
+    return Table(f"Run {run['run_id']}, attempt {run['attempt']}", ["", "", ""], rows, is_grey=is_void(run, "run"))
 
 
 def slos(found: Views) -> Table:
@@ -56,7 +57,7 @@ def slos(found: Views) -> Table:
         for row in found["slo_verdict"]
     ]
     columns = ["verdict", "SLO", "where", "objective", "measured", "n", "why"]
-    return Table("Does it keep the SLOs?", columns, rows, ONE_SIDED, is_grey=_grey(found))
+    return Table("Does it keep the SLOs?", columns, rows, ONE_SIDED, **_void(found, found["slo_verdict"]))
 
 
 def costs(found: Views) -> Table:
@@ -74,7 +75,7 @@ def costs(found: Views) -> Table:
     ]
     columns = ["lens", "per successful task", "tasks", "seconds paid", "price per hour", "rests on"]
     note = "All-in: from claim to proven release. Sustained: the steady window of the highest load that keeps the SLO."
-    return Table("What does one successful task cost?", columns, rows, note, is_grey=_grey(found))
+    return Table("What does one successful task cost?", columns, rows, note, **_void(found, found["cost_per_task"]))
 
 
 def price(row: Row) -> str:
@@ -95,7 +96,8 @@ def latency(found: Views) -> Table:
             + [samples(some), cell(some["failed"])]
         )
     columns = ["where", "which", "metric", *map(percent, QUANTILES), "n", "failed"]
-    return Table("How long does it take?", columns, rows, BOUNDS, is_grey=_grey(found))
+    shown = [next(iter(by_q.values())) for by_q in grouped(found["latency"]).values()]
+    return Table("How long does it take?", columns, rows, BOUNDS, **_void(found, shown))
 
 
 def grouped(rows: list[Row]) -> dict[Key, dict[float, Row]]:
@@ -128,7 +130,8 @@ def golden(found: Views) -> Table:
     ]
     total = len(found["golden"])
     note = f"{total - len(rows)} of {total} evaluated cases passed." if total else "No case was evaluated."
-    return Table("Which answers were wrong?", ["case", "kind", "outcome", "", "why"], rows, note, is_grey=_grey(found))
+    columns = ["case", "kind", "outcome", "", "why"]
+    return Table("Which answers were wrong?", columns, rows, note, is_grey=_is_void(found, "run"))
 
 
 def phases(found: Views) -> Table:
@@ -146,5 +149,17 @@ def phases(found: Views) -> Table:
     return Table("Where did the time go?", ["stage", "state", "seconds", "of them held", "error"], rows)
 
 
-def _grey(found: Views) -> bool:
-    return not all(run["is_valid"] for run in found["run"])
+def _is_void(found: Views, *tiers: str) -> bool:
+    return any(is_void(run, *tiers) for run in found["run"])
+
+
+def _void(found: Views, shown: list[Row]) -> dict[str, Any]:
+    """How a table of rows of both tiers is greyed: as a whole, or those of the tier in which a rule was broken."""
+    grey = frozenset(number for number, row in enumerate(shown) if not row["is_valid"])
+    if _is_void(found, "run"):
+        return {"is_grey": True, "why": broken(found, "run")}
+    tiers = {shown[number].get("tier", "agent") for number in grey}
+    if not grey:
+        return {}
+    is_all = len(grey) == len(shown)
+    return {"is_grey": is_all, "grey_rows": frozenset() if is_all else grey, "why": broken(found, *tiers)}

@@ -7,13 +7,18 @@ from tasks.catalog import UnknownName
 
 Row = dict[str, Any]
 Views = dict[str, list[Row]]
-OF_A_RUN = ("run", "latency", "slo_verdict", "cost_per_task", "golden", "phase")
+OF_A_RUN: tuple[str, ...] = ("run", "latency", "slo_verdict", "cost_per_task", "golden", "phase", "honesty")
+OF_A_RUN += ("client", "ttft_share", "energy")
 ORDER = {
     "latency": ("tier", "level", "metric", "steps", "q"),
     "slo_verdict": ("slo", "level"),
     "cost_per_task": ("lens",),
     "golden": ("case_id",),
     "phase": ("began_at",),
+    "honesty": ("number",),
+    "client": ("tier", "path", "level", "process"),
+    "ttft_share": ("tier", "level", "q"),
+    "energy": ("tier",),
 }
 
 

@@ -20,6 +20,8 @@ def render(report: Report) -> str:
 
 def _table(table: Table) -> Iterator[str]:
     yield table.title + (" (INVALID: not to be relied on)" if table.is_grey else "")
+    if table.why:
+        yield f"    not to be relied on{'' if table.is_grey else ' where marked !'}: {table.why}"
     if not table.rows:
         yield "    nothing" + (f". {table.note}" if table.note else "")
         return
@@ -32,7 +34,8 @@ def _table(table: Table) -> Iterator[str]:
     for number, row in enumerate(texts):
         if number or any(row):
             cells = [_padded(*place) for place in zip(row, widths, is_number, strict=True)]
-            yield "    " + "  ".join(cells).rstrip()
+            mark = "  ! " if number - 1 in table.grey_rows else "    "
+            yield mark + "  ".join(cells).rstrip()
     if table.note:
         yield f"    {table.note}"
 

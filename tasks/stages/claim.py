@@ -124,7 +124,7 @@ def _pair_faults(name: str, arm: Arm, target_name: str, target: Target) -> list[
         f"{path}: {key}: is {'unresolved' if key in todo else 'missing'}, and target {target_name} needs it; "
         f"where there is a network: armwise pin {name}"
         for key in target.needs
-        if key in todo or values.get(key) is None
+        if key in todo or (values.get(key) is None and not _has_no(key, arm))
     ]
     try:
         driver = catalog.module_of(drivers, target.driver)
@@ -133,6 +133,11 @@ def _pair_faults(name: str, arm: Arm, target_name: str, target: Target) -> list[
     files = {"arm": path, "target": targets.folder() / target_name / "target.yaml"}
     split = [fault.partition(": ") for fault in driver.faults(arm, target)]
     return found + [f"{files[which]}: {words}" for which, _, words in split]
+
+
+def _has_no(key: str, arm: Arm) -> bool:
+    """A model folder of the checkout has no revision of a hub: the checkout's own commit says which it is."""
+    return key == "model.revision" and arm.model.path is not None
 
 
 def run_id(arm: str, key: str | None) -> str:

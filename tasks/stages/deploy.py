@@ -11,7 +11,7 @@ from pathlib import Path
 from tasks import artifact, catalog, drivers
 from tasks.drivers import _key, _supervised
 from tasks.gateway import client
-from tasks.run import Run, read
+from tasks.run import read
 
 GATEWAY_FOLDER = "gateway-server"  # `gateway` is the tier's
 
@@ -24,13 +24,8 @@ def deploy(run_dir: Path) -> Path:
     run = read(run_dir)
     deployment = catalog.module_of(drivers, run.target.driver).up(run)
     gateway, started = _gateway(run_dir)
-    client.register(gateway, run.technique, deployment["url"], deployment["model"], _key.read(run_dir), owner(run))
+    client.register(gateway, run.technique, deployment["url"], deployment["model"], _key.read(run_dir), run.owner)
     return artifact.write_once(path, deployment | {"gateway_url": gateway.url, "gateway_started": started})
-
-
-def owner(run: Run) -> str:
-    """Who registers at the gateway: the attempt, so that a late release of an earlier one takes nothing away."""
-    return f"{run.run_id}/{run.attempt}"
 
 
 def _gateway(run_dir: Path) -> tuple[client.Gateway, bool]:

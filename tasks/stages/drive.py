@@ -1,8 +1,8 @@
 """One tier of load on the deployed arm: empty the cache, scrape, run Locust, follow it, keep its rows whatever happens.
 
-The client is a process of its own (tasks/traffic/locustfile.py) in a session of its own: Ctrl-C reaches this stage,
-which stops it in order; if this process dies, the kernel kills it. This process scrapes, prints a line every two
-seconds, and watches: the lease, the engine's process, calls that all fail, and the time.
+The client is one process or several (tasks/traffic/crew.py), and stops when this stage does. This process scrapes,
+prints a line every two seconds, and watches: the lease, the engine's process, the client's processes, calls that all
+fail, and the time.
 
 However the tier ends, its rows become Parquet and tier.json is written; its `failure` is None or the reason.
 A tier is driven once per attempt: rows of two tries must not mix, so a second try is refused and needs a new attempt.
@@ -11,8 +11,6 @@ tier.json format 1 (2026-11): the first.
 """
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,18 +19,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tasks
-from tasks import artifact, catalog, drivers, engines, lease, rows, run
+from tasks import artifact, catalog, drivers, engines, lease, rows, run, windows
 from tasks.drivers import _key
 from tasks.stage import StageFailed
-from tasks.traffic import cache, compact, scrape
+from tasks.traffic import cache, calibrate, compact, crew, scrape, work, workload
 from tasks.traffic.progress import Progress
 
 FORMAT = 1
 LOOK_EVERY_S = 0.5
 SAY_EVERY_S = 2.0
 START_S = 60.0  # for Locust to import the agent and open the first level, on a busy machine
-STOP_S = 10.0
 HOPELESS_CALLS = 5  # so many calls, all failed, over ten seconds: the tier is stopped
 LOG_LINES = 15
 NEW_ATTEMPT = (
@@ -50,9 +46,12 @@ def drive(run_dir: Path, tier: str) -> Path:
     deployment = artifact.read(run_dir / "deployment.json")
     sources = scrape.sources(deployment, _key.read(run_dir), catalog.module_of(engines, deployment["engine"]).METRICS)
     engine = next((source for source in sources if source.source == "engine"), None)
+    sources += scrape.gpus(this.slot)
     path.parent.mkdir(exist_ok=True)
     note: dict[str, Any] = {"format": FORMAT, "tier": tier, "started_at": time.time()}
+    note |= {"workload_sha256": workload.digest(this, tier), "cache_salt": work.cache_salt(this)}
     with _kept(run_dir, tier, note):
+        calibrate.calibrate(this, tier, deployment)
         print(f"drive_{tier}: emptying the prefix cache", flush=True)
         note["cache"] = cache.empty(this, tier, deployment, engine)
         with scrape.running(path.parent / "engine.jsonl", sources) as scraped:
@@ -112,7 +111,9 @@ def _settle(run_dir: Path, tier: str, note: dict[str, Any], failure: str | None)
     """Returns what went wrong in settling, in words (a full disk), or None."""
     fault = None
     try:
-        compact.compact(run_dir, tier)
+        planned = getattr(run.read(run_dir).plan.tiers, tier)
+        found = windows.write(run_dir / tier, rows.read(run_dir, tier, "requests"), planned)
+        compact.compact(run_dir, tier, found)
     except (OSError, artifact.BrokenArtifact) as error:
         fault = f"the rows of tier {tier} stay as they were spooled: {error}"
     try:
@@ -123,7 +124,7 @@ def _settle(run_dir: Path, tier: str, note: dict[str, Any], failure: str | None)
 
 
 def _document(run_dir: Path, tier: str, note: dict[str, Any], failure: str | None) -> dict[str, Any]:
-    client = run_dir / tier / "client.json"
+    client = artifact.optional(run_dir / tier, "client")
     scraped: scrape.Scraped = note.get("scrape") or scrape.Scraped()
     starts = set(scraped.start_times)
     if (effective := run_dir / "effective.json").exists():
@@ -132,7 +133,8 @@ def _document(run_dir: Path, tier: str, note: dict[str, Any], failure: str | Non
     return note | {
         "ended_at": time.time(),
         "failure": failure,
-        "levels": artifact.read(client)["levels"] if client.exists() else [],
+        "levels": client.get("levels", []),
+        "ended_early": client.get("ended_early"),
         "counts": _counts(run_dir, tier),
         "engine_restarted": len({round(start, 1) for start in starts}) > 1 if starts else None,
         "scrape": {"samples": scraped.samples, "failed": scraped.failed, "fault": scraped.fault},
@@ -158,65 +160,33 @@ def _load(this: run.Run, tier: str, deployment: Mapping[str, Any]) -> None:
     """Run the client to its end. Raises StageFailed in words, LeaseLost; stops it whatever arrives."""
     folder = this.folder / tier
     plan = getattr(this.plan.tiers, tier)
-    progress = Progress(folder / "requests.jsonl", plan)
-    with (folder / "locust.log").open("ab") as log, _client(this.folder, tier, log) as child:
-        _follow(child, progress, this, tier, deployment)
+    progress = Progress(folder, plan)
+    with (folder / "locust.log").open("ab") as log, crew.running(this, tier, log) as client:
+        _follow(client, progress, this, tier, deployment)
     progress.read()
-    if child.returncode != 0:
-        raise StageFailed(_fault_of_client(folder, child.returncode))
+    if client.first.returncode != 0:
+        raise StageFailed(_fault_of_client(folder, client.first.returncode))
     if progress.done == 0:
         raise StageFailed(
             f"tier {tier}: not one call ended ({progress.aborted} were cut off at their level's end): "
             f"the engine does not answer{_last_words(deployment)}"
         )
-    print(f"drive_{tier}: {progress.says()}", flush=True)
-
-
-@contextlib.contextmanager
-def _client(run_dir: Path, tier: str, log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """The Locust process; stopped, politely first, when the block ends."""
-    locustfile = Path(tasks.__file__).parent / "traffic" / "locustfile.py"
-    argv = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--only-summary"]
-    users = getattr(run.read(run_dir).plan.tiers, tier).levels[0].users
-    argv += ["--users", str(users), "--spawn-rate", str(users), "--run-dir", str(run_dir.resolve()), "--tier", tier]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCUST_")}
-    child = subprocess.Popen(
-        [*argv, "--parent", str(os.getpid())],
-        cwd=run_dir / tier,  # Locust would read settings from a project file in the current folder
-        env=environment | {"PYTHONPATH": os.pathsep.join([str(Path(tasks.__file__).parents[1]), *_python_path()])},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        yield child
-    finally:
-        try:
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-                child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            child.kill()
-            child.wait()
-
-
-def _python_path() -> list[str]:
-    return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    early = artifact.read(folder / "client.json")["ended_early"]
+    print(f"drive_{tier}: {progress.says()}{f'; {early}' if early else ''}", flush=True)
 
 
 def _follow(
-    child: subprocess.Popen[bytes], progress: Progress, this: run.Run, tier: str, deployment: Mapping[str, Any]
+    client: crew.Processes, progress: Progress, this: run.Run, tier: str, deployment: Mapping[str, Any]
 ) -> None:
     """Until the client has ended. Raises StageFailed, LeaseLost as soon as going on is pointless."""
     driver = catalog.module_of(drivers, deployment["driver"])
     plan = progress.plan
     until = time.monotonic() + START_S + sum(level.duration_s + plan.drain_s + START_S for level in plan.levels)
     say_at = time.monotonic()
-    while child.poll() is None:
+    while client.first.poll() is None:
         progress.read()
+        if lost := client.lost():
+            raise StageFailed(f"tier {tier}: {lost}; see {progress.folder}/locust.log")
         if fault := lease.lost(this.folder):
             raise fault
         if time.monotonic() >= say_at:  # a look at the engine's process costs CPU that the client needs
@@ -230,11 +200,9 @@ def _follow(
                 f"{_last_words(deployment)}"
             )
         if time.monotonic() > until:
-            raise StageFailed(
-                f"the client of tier {tier} has not ended in its time; see {progress.path.parent}/locust.log"
-            )
+            raise StageFailed(f"the client of tier {tier} has not ended in its time; see {progress.folder}/locust.log")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(LOOK_EVERY_S)
+            client.first.wait(LOOK_EVERY_S)
 
 
 def _fault_of_client(folder: Path, code: int) -> str:

@@ -171,7 +171,7 @@ def player(run: Run, *, deadline: float, is_cut: Callable[[], bool]) -> Play:
     def play(case: golden.Case) -> Row:
         if is_cut():
             return row_of(run, case, error=f"not begun within the gate's {run.plan.gate.timeout_s:g} s")
-        endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"])
+        endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"], run=run.owner)
         task_id = f"{run.run_id}/{run.attempt}/gate/{case.id}"
 
         def ask(messages: list[Row], tools: Sequence[Row], step: int) -> stream.Answer:

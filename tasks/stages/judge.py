@@ -1,9 +1,12 @@
 """judge: percentiles with bounds, SLO verdicts and costs of one run, from its rows. Writes judgement.json.
 
-Warm-up rows are not counted; what our own client cut off after the whole drain is infinite, and what it cut off sooner
-is not counted (tasks/stats/series.py). An invalid run is judged like any other and marked;
-its numbers are shown with the reasons and are never part of a comparison. Verdicts are rows, not failures of this
-stage, unless the plan's `fail_on` says so; then the judgement is stored first.
+Counted is what was sent in the level's steady window (tasks/windows.py); what our own client cut off after the whole
+drain is infinite, and what it cut off sooner is not counted (tasks/stats/series.py). Open loops are judged from the
+intended send. Without a steady state a latency is one of many that the level had, so a verdict on it is INCONCLUSIVE
+and says why; only failures that break the objective by themselves stay a FAIL. Declared overloads are not judged. An
+invalid run is judged like any other and marked; its numbers are shown with the reasons and are never part of a
+comparison. Verdicts are rows, not failures of this stage, unless the plan's `fail_on` says so; then the judgement is
+stored first.
 
 Sustained cost needs a level that keeps the agent tier's SLOs. A level whose SLO is INCONCLUSIVE is not thrown away: the
 figure is given and its reason says `SLO inconclusive`, since a short run would otherwise show no figure at all.
@@ -14,20 +17,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks import artifact, metrics, rows, slo
+from tasks import artifact, metrics, rows, slo, windows
 from tasks.run import TIERS, Run
 from tasks.run import read as read_run
 from tasks.sizing.cost import all_in_usd_per_task, sustained_usd_per_task
 from tasks.stage import StageFailed
 from tasks.stats import series
-from tasks.stats.percentile import Percentile
+from tasks.stats.percentile import Judged, Percentile
 
 FORMAT = 1
 QUANTILES = (0.5, 0.95, 0.99)
+INTENDED = {"ttft_ms": "ttft_intended_ms", "e2e_ms": "e2e_intended_ms"}  # what an open loop is judged by
 REQUEST_METRICS = ("ttft_ms", "ttfa_ms", "e2e_ms", "tpot_ms", "icl_ms", "schedule_delay_ms")
 STEPS: dict[str, tuple[series.Steps, ...]] = {"gateway": ("all",), "agent": ("all", "first", "later")}
 
 Rows = rows.Rows
+Windows = dict[tuple[str, int], windows.Window]  # by tier and level
 Levels = dict[tuple[str, str], dict[int, Rows]]  # (tier, "request" or "task") -> level -> rows
 Document = dict[str, Any]
 
@@ -47,8 +52,9 @@ def judge(run_dir: Path) -> Path:
 
 def judgement(run: Run) -> Document:
     """The content of judgement.json."""
-    levels = _levels(run)
-    verdicts = list(_verdicts(run, levels))
+    found = {(tier, level): w for tier in TIERS for level, w in windows.read(run.folder / tier).items()}
+    levels = _levels(run, found)
+    verdicts = list(_verdicts(run, levels, found))
     validation = artifact.optional(run.folder, "validation")
     return {
         "format": FORMAT,
@@ -56,19 +62,21 @@ def judgement(run: Run) -> Document:
         "reasons": validation.get("reasons", ["not validated"]),
         "percentiles": list(_percentiles(run, levels)),
         "verdicts": verdicts,
-        "costs": [_all_in(run, levels), _sustained(run, levels, verdicts)],
+        "costs": [_all_in(run), _sustained(run, found, verdicts)],
     }
 
 
-def _levels(run: Run) -> Levels:
-    """Rows by tier, kind and level. A planned level without rows is there and empty."""
+def _levels(run: Run, found_windows: Windows) -> Levels:
+    """Rows of the windows by tier, kind and level; of a tier without windows all rows. None leave an empty list."""
     found: Levels = {}
     for tier in TIERS:
         planned = range(1, 1 + len(getattr(run.plan.tiers, tier).levels))
         for kind, file in (("request", "requests"), ("task", "tasks")):
             by_level: dict[int, Rows] = {level: [] for level in planned}
             for row in rows.read(run.folder, tier, file):  # type: ignore[arg-type]
-                by_level.setdefault(row["level"], []).append(row)
+                window = found_windows.get((tier, row["level"]))
+                if window is None or window.holds(windows.sent_ns(row)):
+                    by_level.setdefault(row["level"], []).append(row)
             found[tier, kind] = by_level
     return found
 
@@ -77,12 +85,17 @@ def _drain_ms(run: Run, tier: str) -> float:
     return float(getattr(run.plan.tiers, tier).drain_s * 1e3)
 
 
+def _is_open(run: Run, tier: str, level: int) -> bool:
+    planned = getattr(run.plan.tiers, tier).levels
+    return 0 < level <= len(planned) and planned[level - 1].rate_per_s is not None
+
+
 def _percentiles(run: Run, levels: Levels) -> Iterator[Document]:
     for tier in TIERS:
         cut_ms = _drain_ms(run, tier)
         for level, sent in levels[tier, "request"].items():
             for steps in STEPS[tier]:
-                for name in REQUEST_METRICS:
+                for name in (*REQUEST_METRICS, *(INTENDED.values() if _is_open(run, tier, level) else ())):
                     found = series.of(sent, metrics.BY_NAME[name], steps=steps, cut_after_ms=cut_ms)
                     yield from _quantiles(found, tier=tier, level=level, steps=steps, metric=name)
     for level, tasks in levels["agent", "task"].items():
@@ -111,11 +124,12 @@ def _json(value: float | None) -> float | str | None:
     return "inf" if value is not None and math.isinf(value) else value
 
 
-def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
+def _verdicts(run: Run, levels: Levels, found_windows: Windows) -> Iterator[Document]:
     for name in run.plan.slos:
         wanted = slo.load(name)
-        metric = metrics.BY_NAME[wanted.indicator]
-        for level, found in levels[wanted.tier, metric.row].items():
+        for level, found in levels[wanted.tier, metrics.BY_NAME[wanted.indicator].row].items():
+            is_open = _is_open(run, wanted.tier, level)
+            metric = metrics.BY_NAME[INTENDED.get(wanted.indicator, wanted.indicator) if is_open else wanted.indicator]
             cut_ms = max(_drain_ms(run, wanted.tier), wanted.objective)  # sooner, it might have kept the objective
             judged = series.of(found, metric, steps=wanted.steps, cut_after_ms=cut_ms).judge(
                 objective=wanted.objective, fraction=wanted.fraction, unit=wanted.unit
@@ -126,14 +140,28 @@ def _verdicts(run: Run, levels: Levels) -> Iterator[Document]:
                 "tier": wanted.tier,
                 "level": level,
                 "steps": wanted.steps,
-                "indicator": wanted.indicator,
+                "indicator": metric.name,
                 "objective": wanted.objective,
                 "unit": wanted.unit,
                 "fraction": wanted.fraction,
                 **figures,
-                "verdict": judged.verdict,
-                "reason": judged.reason,
+                **_limited(judged, found_windows.get((wanted.tier, level))),
             }
+
+
+def _limited(judged: Judged, window: windows.Window | None) -> Document:
+    """Verdict and reason: no level without a steady window is judged by its latencies."""
+    said = {"verdict": judged.verdict, "reason": judged.reason}
+    if judged.percentile.n == 0 or (window is not None and window.state == "steady"):
+        return said
+    is_failing = judged.verdict == "FAIL" and math.isinf(judged.percentile.lower or 0)
+    if window is None:
+        reason = "windows.json is missing: nobody looked for a steady window"
+    elif window.state == "overload":
+        return {"verdict": "INCONCLUSIVE", "reason": f"not judged: {window.reason}"}
+    else:
+        reason = f"{window.state.replace('_', ' ')}: {window.reason}"
+    return said if is_failing else {"verdict": "INCONCLUSIVE", "reason": reason}
 
 
 def _cost(run: Run, lens: str, **figures: Any) -> Document:
@@ -150,9 +178,9 @@ def _cost(run: Run, lens: str, **figures: Any) -> Document:
     } | figures
 
 
-def _all_in(run: Run, levels: Levels) -> Document:
+def _all_in(run: Run) -> Document:
     """From the moment the slot was bound until its release was proven, over every task that succeeded."""
-    tasks = sum(_is_success(row) for found in levels["agent", "task"].values() for row in found)
+    tasks = sum(_is_success(row) for row in rows.read(run.folder, "agent", "tasks"))
     held_s, why_not = _held_s(run)
     price = run.price.usd_per_hour
     if held_s is None:
@@ -177,13 +205,15 @@ def _held_s(run: Run) -> tuple[float | None, str]:
     return max(0.0, ended - began), ""
 
 
-def _sustained(run: Run, levels: Levels, verdicts: list[Document]) -> Document:
-    """At the highest level of the agent tier that keeps the tier's SLOs, or at least does not break them."""
-    level, reason = _best_level(run, verdicts)
+def _sustained(run: Run, found_windows: Windows, verdicts: list[Document]) -> Document:
+    """In the window of the highest level of the agent tier that keeps the tier's SLOs, or at least breaks none."""
+    level, reason = _best_level(run, found_windows, verdicts)
     if level is None:
         return _cost(run, "sustained", reason=reason)
-    offered = run.plan.tiers.agent.levels[level - 1]
-    window_s, tasks = _steady(levels["agent", "task"].get(level, []), offered.duration_s)
+    window = found_windows["agent", level]
+    window_s, tasks = window.window_s, _ended_in(window, rows.read(run.folder, "agent", "tasks"))
+    if not window_s:
+        return _cost(run, "sustained", reason=f"no window: {window.reason}")
     price = run.price.usd_per_hour
     if isinstance(price, str):
         return _cost(run, "sustained", tasks=tasks, gpu_s=window_s, reason=_no_price(run))
@@ -192,39 +222,33 @@ def _sustained(run: Run, levels: Levels, verdicts: list[Document]) -> Document:
     return _cost(run, "sustained", usd_per_task=usd, tasks=tasks, gpu_s=window_s, reason=reason)
 
 
-def _best_level(run: Run, verdicts: list[Document]) -> tuple[int | None, str]:
-    """The level with most users where no SLO of the agent tier is broken, and in words how sure that is."""
+def _best_level(run: Run, found_windows: Windows, verdicts: list[Document]) -> tuple[int | None, str]:
+    """The highest load at which no SLO of the agent tier is broken, and in words how sure that is."""
     ours = [verdict for verdict in verdicts if verdict["tier"] == "agent"]
-    users = {number: offered.users for number, offered in enumerate(run.plan.tiers.agent.levels, start=1)}
-    for level in sorted(users, key=lambda number: -users[number]):
+    loads = {number: offered for number, offered in enumerate(run.plan.tiers.agent.levels, start=1)}
+    for level in sorted(loads, key=lambda number: -(loads[number].users or loads[number].rate_per_s or 0)):
+        window = found_windows.get(("agent", level))
         here = [verdict for verdict in ours if verdict["level"] == level]
-        if any(verdict["verdict"] == "FAIL" for verdict in here):
+        is_broken = any(verdict["verdict"] == "FAIL" for verdict in here)
+        if window is None or window.state in ("overload", "no_steady_state") or is_broken:
             continue
         unsure = [verdict["slo"] for verdict in here if verdict["verdict"] != "PASS"]
-        at = f"at {users[level]} users"
+        at = f"at {loads[level].says}"
         if unsure:
             return level, f"SLO inconclusive {at}: {', '.join(unsure)}"
         kept = ", ".join(verdict["slo"] for verdict in here)
         return level, f"{at}, which keep {kept}" if kept else f"{at}; the plan has no SLO of the agent tier"
     broken = sorted({verdict["slo"] for verdict in ours if verdict["verdict"] == "FAIL"})
-    return None, f"no level of the agent tier keeps {', '.join(broken)}"
+    if broken:
+        return None, f"no level of the agent tier keeps {', '.join(broken)}"
+    return None, "no level of the agent tier has a steady window"
 
 
-def _steady(tasks: Rows, duration_s: float) -> tuple[float, int]:
-    """Seconds of the steady window, and the successful tasks that ended in it, begun in it or not."""
-    counted = [row["started_at"] for row in tasks if not row.get("is_warmup")]
-    if not counted:
-        return 0.0, 0
-    begins = min(counted)
-    last = max(_ended_at(row) for row in tasks)
-    ends = min(min(row["started_at"] for row in tasks) + duration_s, last)
-    return ends - begins, sum(_is_success(row) and begins < _ended_at(row) <= ends for row in tasks)
-
-
-def _ended_at(row: dict[str, Any]) -> float:
-    ended, started = row.get("t_end_ns"), row.get("t_start_ns")
-    took_s = 0.0 if ended is None or started is None else (ended - started) / 1e9
-    return float(row["started_at"] + took_s)
+def _ended_in(window: windows.Window, tasks: Rows) -> int:
+    """Successful tasks of the level that ended in its window, begun in it or not."""
+    start_ns, end_ns = window.window_start_ns or 0, window.window_end_ns or 0
+    own = (row for row in tasks if row["level"] == window.level and row.get("t_end_ns") is not None)
+    return sum(_is_success(row) and start_ns < row["t_end_ns"] <= end_ns for row in own)
 
 
 def _is_success(row: dict[str, Any]) -> bool:

@@ -3,6 +3,9 @@
 Works on whatever a run left: a file that is missing or broken is an expectation that is not met, in words, never a
 crash. An invalid run is stored with its reasons; it is never dropped and never averaged in. A tier without any row
 gives one reason, not twenty.
+
+`is_valid` is the strict conjunction: no rule broken anywhere. `invalid_scopes` says where one was (run, gateway,
+agent): what was broken in one tier takes nothing from the other's numbers, and what was broken in the run takes all.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import artifact, facts, record, rows, suite
+from tasks import alike, artifact, facts, honesty, record, rows, suite
 from tasks.run import TIERS, Run
 from tasks.run import read as read_run
 from tasks.stage import StageFailed
@@ -18,7 +21,7 @@ from tasks.stage import StageFailed
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMAT = 1
+FORMAT = 1  # 2026-11: the first
 COLUMNS = {"requests": list(record.REQUEST), "tasks": list(record.TASK), "golden": list(record.GOLDEN)}
 Document = dict[str, Any]
 Rows = rows.Rows
@@ -66,43 +69,47 @@ def validate(run_dir: Path) -> Path:
 def validation(run: Run) -> Document:
     """The content of validation.json."""
     found = _read(run)
-    parameters = _parameters(run, found)
+    parameters = _parameters(run)
     checked = [one for name in suite.names() for one in _check(name, run, found, parameters)]
-    reasons = [_reason(row) for row in found.faults] + list(_reasons(checked, found))
+    broken = found.faults + list(_broken(checked, found))
     return {
         "format": FORMAT,
-        "is_valid": not reasons,
-        "reasons": reasons,
+        "is_valid": not broken,
+        "reasons": [_reason(row) for row in broken],
+        "invalid_scopes": sorted({row["scope"] for row in broken}),
+        "findings": [_reason(one.row) for one in checked if one.row["kind"] == "finding" and not one.row["success"]],
         "unverified": [one.row["says"] for one in checked if one.is_unverified],
         "expectations": found.faults + [one.row for one in checked],
     }
 
 
 def _read(run: Run) -> Found:
-    found = Found()
-    samples: dict[str, Rows] = {}
+    found, samples, sent = Found(), {}, {}
+    (alike_to,) = found.take("control", "run", lambda: [alike.facts(run)]) or [alike.NOTHING]
     for tier in TIERS:
         samples[tier] = found.take("engine", tier, lambda tier=tier: rows.read(run.folder, tier, "engine"))  # type: ignore[misc]
-        sent = found.take("requests", tier, lambda tier=tier: rows.read(run.folder, tier, "requests"))  # type: ignore[misc]
+        sent[tier] = found.take("requests", tier, lambda tier=tier: rows.read(run.folder, tier, "requests"))  # type: ignore[misc]
         if tier == "agent":
             found.take("tasks", tier, lambda: rows.read(run.folder, "agent", "tasks"))
-        found.take("tier", tier, lambda tier=tier, sent=sent: [facts.of_tier(run, tier, sent, samples[tier])])  # type: ignore[misc]
+        ratio = alike_to["control_hit_ratio"].get(tier)
+        found.take(
+            "tier",
+            tier,
+            lambda tier=tier, ratio=ratio: [facts.of_tier(run, tier, sent[tier], samples[tier], ratio)],  # type: ignore[misc]
+        )
+    found.take("gate", "run", lambda: [artifact.optional(run.folder, "gate")])
     if run.plan.gate.none_because is None:
         found.take("golden", "run", lambda: artifact.read_rows(run.folder / "golden.jsonl"))
-    found.take("run", "run", lambda: [facts.of_run(run, [row for tier in TIERS for row in samples[tier]])])
+    found.take("run", "run", lambda: [facts.of_run(run, samples, sent, alike_to)])
     return found
 
 
-def _parameters(run: Run, found: Found) -> Document:
+def _parameters(run: Run) -> Document:
     """What expectations may refer to as {$PARAMETER: name}."""
-    cases = 0
-    found.take("gate", "run", lambda: [artifact.optional(run.folder, "gate")])
-    if found.tables["gate", "run"]:
-        cases = found.tables["gate", "run"][0].get("cases") or 0
     return {
         "techniques": [run.technique],
         "max_failure_ratio": run.plan.max_failure_ratio,
-        "golden_cases": cases,
+        "golden_cases": facts.golden_cases(run),
         "failures": list(record.FAILURES),
         "task_failures": list(record.TASK_FAILURES),
         "request_columns": COLUMNS["requests"],
@@ -139,42 +146,43 @@ def _is_good(row: Document) -> bool:
 
 def _row(name: str, scope: str, wanted: suite.Expectation, result: suite.Result) -> Document:
     column = wanted.kwargs.get("column") or wanted.kwargs.get("column_A") or ""
+    rule = honesty.rules()[wanted.rule]
     return {
         "suite": name,
         "rule": wanted.rule,
         "expectation": f"{wanted.type}({column})",
         "scope": scope,
+        "kind": wanted.kind,
         "success": result.success,
+        "is_unverified": result.is_unverified,
         "observed": result.observed,
         "expected": result.expected,
+        "examples": list(result.examples),
         "says": wanted.says,
+        "because": wanted.because or rule.because,
+        "source": [*wanted.source, *rule.source],
     }
 
 
 def _unreadable(table: str, scope: str, error: Exception) -> Document:
     words = str(error) if isinstance(error, artifact.BrokenArtifact) else f"{type(error).__name__}: {error}"
-    return {
-        "suite": "files",
-        "rule": 0,
-        "expectation": "readable",
-        "scope": scope,
-        "success": False,
-        "observed": words,
-        "expected": f"the table {table} can be read",
-        "says": f"the files behind {table} can be read",
-    }
+    wanted = suite.Expectation(rule=0, says=f"the files behind {table} can be read", type="expect_files")
+    return _row("files", scope, wanted, suite.Result(False, words, f"the table {table} can be read"))
 
 
-def _reasons(checked: list[Checked], found: Found) -> Iterator[str]:
-    """One line per expectation that is not met; of an empty table, and of a tier without calls, only that it is so."""
+def _broken(checked: list[Checked], found: Found) -> Iterator[Document]:
+    """Rows of the expectations that are not met; of an empty table, and of a tier without calls, only that it is so."""
     silent = {tier for tier in TIERS if not found.tables["requests", tier]}
     for one in checked:
         scope = one.row["scope"]
         is_empty = not found.tables[one.table, scope]
         is_told = one.table != "requests" and scope in silent
-        if not (one.row["success"] or is_told or (is_empty and one.is_of_nothing)):
-            yield _reason(one.row)
+        is_fine = one.row["success"] or one.row["kind"] == "finding"
+        if not (is_fine or is_told or (is_empty and one.is_of_nothing)):
+            yield one.row
 
 
 def _reason(row: Document) -> str:
-    return f"rule {row['rule']} ({row['scope']}): {row['says']}: {row['observed']}"
+    """One line, with the ids of some rows that broke it."""
+    examples = f"; for example {', '.join(row['examples'][:2])}" if row["examples"] else ""
+    return f"rule {row['rule']} ({row['scope']}): {row['says']}: {row['observed']}{examples}"

@@ -23,8 +23,8 @@ from tasks.stats.dependence import effective_n
 Row = Mapping[str, Any]
 Steps = Literal["all", "first", "later"]
 CLIENT_SIDE = frozenset({"schedule_delay_ms"})
-UNTIL_FIRST = frozenset({"first_byte_ms", "ttft_ms", "ttfa_ms"})  # final as soon as they are there
-UNTIL_LAST = frozenset({"e2e_ms", "task_ms"})
+UNTIL_FIRST = frozenset({"first_byte_ms", "ttft_ms", "ttft_intended_ms", "ttfa_ms"})  # final as soon as they are there
+UNTIL_LAST = frozenset({"e2e_ms", "e2e_intended_ms", "task_ms"})
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ def of(rows: Iterable[Row], metric: Metric, *, steps: Steps = "all", cut_after_m
     """The series of one metric over one level's rows. The first model call of a task is step 1."""
     counted = [row for row in rows if not row.get("is_warmup") and _is_step(row, steps)]
     counted.sort(key=lambda row: row.get("sent_at") or row.get("started_at") or 0.0)
-    valued = [(row, value) for row in counted if (value := _value(row, metric, cut_after_ms)) is not None]
+    valued = [(row, value) for row in counted if (value := value_of(row, metric, cut_after_ms)) is not None]
     in_tasks = metric.row == "request" and bool(valued) and all(row.get("task_id") for row, _ in valued)
     return Series([value for _, value in valued], [row["task_id"] for row, _ in valued] if in_tasks else None)
 
 
-def _value(row: Row, metric: Metric, cut_after_ms: float) -> float | None:
+def value_of(row: Row, metric: Metric, cut_after_ms: float) -> float | None:
+    """What a row counts for: +inf for a failure; None if it says nothing about the metric."""
     if row.get("is_aborted"):
         return _value_of_cut(row, metric) if _waited_ms(row) >= cut_after_ms else None
     if row.get("failure") and metric.name not in CLIENT_SIDE:

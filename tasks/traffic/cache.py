@@ -31,7 +31,7 @@ def empty(run: Run, tier: str, deployment: Mapping[str, Any], engine: scrape.Sou
     if not deployment.get("dev_endpoints"):
         return {"is_proven": None, "because": "the engine has no development endpoints: its cache was not reset"}
     note: Note = {"is_drained": drained(engine), "reset_status": _reset(deployment["url"], engine)}
-    probe = _probe(run, tier, deployment)
+    probe = _probe(run, tier, deployment, engine)
     cached = probe["cached_input_tokens"]
     note |= {"probe_input_tokens": probe["input_tokens"], "probe_cached_tokens": cached}
     drained(engine)
@@ -54,15 +54,18 @@ def drained(engine: scrape.Source | None, *, deadline_s: float = DRAIN_S) -> boo
     return None
 
 
-def _probe(run: Run, tier: str, deployment: Mapping[str, Any]) -> dict[str, Any]:
+def _probe(run: Run, tier: str, deployment: Mapping[str, Any], engine: scrape.Source | None) -> dict[str, Any]:
+    """The first call that succeeds. One that failed may have filled the cache all the same, so a reset follows it."""
     case = work.sendable(run.plan.gate.golden_set)[0]
-    endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"])
+    endpoint = stream.Endpoint(deployment["gateway_url"], run.technique, deployment["model"], run=run.owner)
     body = work.body(run, tier, golden.first_messages(case), golden.material(case.golden_set).tools)
     for _ in range(PROBES):
         request_id = f"{run.run_id}/{run.attempt}/{tier}/probe/{uuid.uuid4().hex[:8]}"
         row = stream.call(endpoint, body | {"max_tokens": 1}, request_id=request_id, timeout_s=PROBE_S).row
         if row["failure"] is None:
             return row
+        drained(engine)
+        _reset(deployment["url"], engine)
     fault = f"{row['failure']}: {row['failure_detail']}"
     raise StageFailed(f"no load on tier {tier}: {PROBES} probe calls failed, the last one with {fault}")
 

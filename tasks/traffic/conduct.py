@@ -1,62 +1,70 @@
-"""The levels of a tier, one after the other, as one greenlet of the Locust process carries them out.
+"""One level in one process of the client: its users, or its share of the arrivals; and what the process says of itself.
 
-Bring Locust's users to the level's number, open the level to all of them at once, wait for its end, let what is in
-flight end, cut off what does not. Rows are written as they end; client.json after each level, never while one runs: it
-waits for the disk.
+Closed loop: the level opens to all waiting users at once. Open loop: one of Locust's users is the dispatcher, which
+starts a greenlet for each arrival of this process at its moment, whatever is still in flight. At the end of the level's
+time nothing new begins; what is in flight may end until the drain is over, and is cut off then. Rows are written as
+they end.
 
-The client says how far it can be trusted: its loop lag (how much later than asked a greenlet wakes up; sampled every
-50 ms while a level is open), its delay in sending, and the share of a core that it used.
+More than MOST_IN_FLIGHT at once does no process: from there on an arrival waits for a place, its call counts from when
+it was intended, `schedule_delay_ms` shows the wait, and arrivals that got none before the cut are `unsent`.
+
+How far it can be trusted: its loop lag (how much later than asked a greenlet wakes up; sampled every 50 ms while a
+level is open), its delay in sending, and the share of a core that it used.
 """
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import gevent
 from gevent.event import Event
+from gevent.pool import Pool
 
-from tasks import artifact, run
+from tasks import run
 from tasks.agent import golden
-from tasks.traffic import level, stream, work
+from tasks.traffic import level, replay, saturation, stream, work, workload
 from tasks.traffic.spool import Spool
 
-FORMAT = 1
-EXIT_FAULT, EXIT_STOPPED = 1, 143
 LAG_EVERY_S = 0.05
-SPAWN_WITHIN_S = 30.0
 CUT_WITHIN_S = 3.0
 FAILED_PAUSE_S = 0.1  # after a failed turn: a server that refuses at once must not be asked a thousand times a second
+MOST_IN_FLIGHT = 4096  # ours: twice what a level of 100/s at twice the capacity leaves in flight after 40 s
+OnRow = Callable[[str, work.Row], None]
 
 
 class Tier:
-    """What the greenlets of the process share."""
+    """What the greenlets of a process share. `process` is its number among `plan.processes`."""
 
-    def __init__(self, run_dir: Path, tier: str) -> None:
+    def __init__(self, run_dir: Path, tier: str, *, url: str, model: str, process: int = 0) -> None:
         self.run = run.read(run_dir)
-        self.name, self.folder = tier, run_dir / tier
+        self.name, self.folder, self.process = tier, run_dir / tier, process
         self.plan = getattr(self.run.plan.tiers, tier)
-        deployment = artifact.read(run_dir / "deployment.json")
-        self.url, self.model = deployment["gateway_url"], deployment["model"]
-        self.cases = work.sendable(self.run.plan.gate.golden_set)
-        self.turn = {"gateway": work.gateway, "agent": work.agent}[tier]
+        self.url, self.model = url, model
+        self.cases = workload.cases(self.run, tier)
+        self.turn = work.gateway if tier == "gateway" else replay.agent if self.plan.replay else work.agent
         golden.material(self.run.plan.gate.golden_set)
-        if tier == "agent":
+        if self.turn is work.agent:
             work.rehearse(self.cases)
-        self.requests = Spool(self.folder / "requests.jsonl")
-        self.tasks = Spool(self.folder / "tasks.jsonl") if tier == "agent" else None
+        self.arrivals = [self._arrivals(number) for number in range(1, 1 + len(self.plan.levels))]
+        self.requests = self._spool("requests")
+        self.tasks = self._spool("tasks") if tier == "agent" else None
+        self.idle: list[stream.Endpoint] = []  # of arrivals that have ended, with their connections
         self.running: level.Running | None = None
         self.gate = Event()  # of the next level
         self.waiting = 0  # users at the gate
-        self.ended: list[dict[str, Any]] = []
-        self.lags_ms: list[float] = []
-        self.delays_ms: list[float] = []
         self.fault: str | None = None
         self.is_stopped = False
-        self.is_over = False
+
+    def _arrivals(self, number: int) -> list[workload.Arrival]:
+        return workload.of_level(self.run, self.name, self.cases, level=number)[self.process :: self.plan.processes]
+
+    def _spool(self, kind: str) -> Spool:
+        share = "" if self.plan.processes == 1 else f"-{self.process}"
+        return Spool(self.folder / f"{kind}{share}.jsonl")
 
     def stop(self) -> None:
         """End the level as if its drain were over, and start no other."""
@@ -69,10 +77,14 @@ class Tier:
         self.fault = self.fault or (str(error) or type(error).__name__)
         self.stop()
 
-    def seat(self, running: level.Running, on_row: Callable[[str, work.Row], None]) -> work.Seat:
-        number = running.enter()
-        cases = work.endless(self.cases, self.run.rng(f"{self.name}/level {running.number}/user {number}"))
-        endpoint = stream.Endpoint(self.url, self.run.technique, self.model)
+    def endpoint(self) -> stream.Endpoint:
+        """One that nobody uses."""
+        if self.idle:
+            return self.idle.pop()
+        return stream.Endpoint(self.url, self.run.technique, self.model, run=self.run.owner)
+
+    def seat(self, number: int, cases: Iterator[Any], sessions: Iterator[str], on_row: OnRow) -> work.Seat:
+        assert self.running is not None
 
         def on_request(row: work.Row) -> None:
             self.requests.append(row)
@@ -83,11 +95,22 @@ class Tier:
             self.tasks.append(row)
             on_row("task", row)
 
-        return work.Seat(self.run, self.name, running, number, endpoint, cases, on_request, on_task)
+        return work.Seat(
+            self.run,
+            self.name,
+            self.running,
+            number,
+            self.endpoint(),
+            cases,
+            sessions,
+            on_request,
+            on_task,
+            self.process,
+        )
 
 
-def take_part(tier: Tier, on_row: Callable[[str, work.Row], None]) -> None:
-    """One user in one level: wait for it to open, then one turn after the other until it is over."""
+def take_part(tier: Tier, on_row: OnRow) -> None:
+    """One of Locust's users in one level: wait for it to open, then play or dispatch until it is over."""
     gate = tier.gate
     tier.waiting += 1
     try:
@@ -96,83 +119,106 @@ def take_part(tier: Tier, on_row: Callable[[str, work.Row], None]) -> None:
         tier.waiting -= 1
     running = tier.running
     assert running is not None
-    seat = tier.seat(running, on_row)
-    intended_ns = running.t_start_ns
+    number = running.enter()
     try:
-        while running.is_open(time.monotonic_ns()):
-            if not tier.turn(seat, t_intended_ns=intended_ns):
-                gevent.sleep(FAILED_PAUSE_S)
-            intended_ns = time.monotonic_ns()
+        if running.users is None:
+            _dispatch(tier, running, on_row)
+        else:
+            _play(tier, running, number, on_row)
     except Exception as error:  # noqa: BLE001 (whatever it is: Locust would log it and go on without rows)
         tier.fail(error)
     finally:
         running.leave()
 
 
-def conduct(tier: Tier, runner: Any) -> int:
-    """Carry out all levels. Returns the exit code; a fault is told in client.json."""
-    started_at, cpu = time.time(), _Cpu()
-    try:
-        for number, offered in enumerate(tier.plan.levels, start=1):
-            if not tier.is_stopped:
-                tier.ended.append(_one_level(tier, runner, number, offered))
-                _note(tier, started_at, cpu)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
-        tier.fail(error)
-    tier.is_over = True
-    try:
-        _note(tier, started_at, cpu)
-    except OSError as error:
-        tier.fail(error)
-    return EXIT_FAULT if tier.fault else EXIT_STOPPED if tier.is_stopped else 0
+def _play(tier: Tier, running: level.Running, number: int, on_row: OnRow) -> None:
+    """A user of a closed loop: one turn after the other."""
+    order, names = workload.of_user(tier.run, tier.name, tier.cases, level=running.number, user=number)
+    seat = tier.seat(number, order, names, on_row)
+    intended_ns = running.t_start_ns
+    while running.is_open(time.monotonic_ns()):
+        _one_turn(tier, running, seat, intended_ns)
+        seat.pause(min(tier.plan.think_s, max(0.0, (running.end_ns - time.monotonic_ns()) / 1e9)))
+        intended_ns = time.monotonic_ns()
+    tier.idle.append(seat.endpoint)
 
 
-def _one_level(tier: Tier, runner: Any, number: int, offered: Any) -> dict[str, Any]:
-    _bring_users(tier, runner, offered.users)
-    cpu = _Cpu()
-    running = level.Running(number, offered, t_start_ns=time.monotonic_ns(), started_at=time.time())
-    if tier.is_stopped:
-        running.is_cut = True
+def _dispatch(tier: Tier, running: level.Running, on_row: OnRow) -> None:
+    """Start every arrival of this process at its moment."""
+    pool = Pool(MOST_IN_FLIGHT)
+    left = len(tier.arrivals[running.number - 1])
+    for arrival in tier.arrivals[running.number - 1]:
+        wait(lambda: running.is_cut, until_ns=running.t_start_ns + arrival.offset_ns)
+        pool.wait_available()
+        if running.is_cut:
+            break
+        running.active += 1
+        pool.spawn(_arrive, tier, running, arrival, on_row)
+        left -= 1
+    running.unsent = left
+
+
+def _arrive(tier: Tier, running: level.Running, arrival: workload.Arrival, on_row: OnRow) -> None:
+    try:
+        seat = tier.seat(arrival.number, iter([arrival.case]), iter([arrival.session]), on_row)
+        _one_turn(tier, running, seat, running.t_start_ns + arrival.offset_ns, is_paced=True)
+        tier.idle.append(seat.endpoint)
+    except Exception as error:  # noqa: BLE001 (as above)
+        tier.fail(error)
+    finally:
+        running.leave()
+
+
+def _one_turn(tier: Tier, running: level.Running, seat: work.Seat, intended_ns: int, *, is_paced: bool = False) -> None:
+    running.begun_ns.append(intended_ns)
+    is_answered = tier.turn(seat, t_intended_ns=intended_ns)
+    running.ended_ns.append(time.monotonic_ns())
+    if not is_answered and not is_paced:
+        gevent.sleep(FAILED_PAUSE_S)
+
+
+def one_level(tier: Tier, number: int, *, t_start_ns: int, first_seat: int = 0) -> dict[str, Any]:
+    """Open a level at that moment to all who wait, see it to its end, and tell of it."""
+    offered = tier.plan.levels[number - 1]
+    users = None if offered.users is None else tier.waiting
+    started_at = time.time() + (t_start_ns - time.monotonic_ns()) / 1e9
+    running = level.Running(number, offered, t_start_ns, started_at, first_seat=first_seat, users=users)
+    running.is_cut = tier.is_stopped
     tier.running = running
     opened, tier.gate = tier.gate, Event()
+    wait(lambda: running.is_cut, until_ns=t_start_ns)
+    cpu = Cpu()
     with _lag_sampled(running.lags_ms):
         opened.set()
-        _wait(lambda: running.is_cut, until_ns=running.end_ns)
-        t_load_end_ns, cpu_share = time.monotonic_ns(), cpu.share()
-    _wait(lambda: not running.active or running.is_cut, until_ns=t_load_end_ns + int(tier.plan.drain_s * 1e9))
+        wait(lambda: running.is_cut, until_ns=running.end_ns)
+        t_load_end_ns, used = time.monotonic_ns(), {"cpu_share": cpu.share(), "cpu_wait_share": cpu.wait_share()}
+    wait(lambda: not running.active or running.is_cut, until_ns=t_load_end_ns + int(tier.plan.drain_s * 1e9))
     running.is_cut = True
-    _wait(lambda: not running.active, until_ns=time.monotonic_ns() + int(CUT_WITHIN_S * 1e9))
-    tier.lags_ms += running.lags_ms
-    tier.delays_ms += running.delays_ms
+    wait(lambda: not running.active, until_ns=time.monotonic_ns() + int(CUT_WITHIN_S * 1e9))
+    return _told(tier, running, t_load_end_ns) | used
+
+
+def _told(tier: Tier, running: level.Running, t_load_end_ns: int) -> dict[str, Any]:
+    """What a process says of a level; client.py makes one of several."""
+    flow = saturation.flow(running.begun_ns, running.ended_ns, t_start_ns=running.t_start_ns, t_end_ns=t_load_end_ns)
     return {
-        "level": number,
-        **offered.model_dump(),
+        "process": tier.process,
+        "pid": os.getpid(),
+        "fault": tier.fault,
         "started_at": running.started_at,
-        "ended_at": time.time(),
         "t_start_ns": running.t_start_ns,
         "t_load_end_ns": t_load_end_ns,
         "t_end_ns": time.monotonic_ns(),
         "t_all_finished_one_ns": running.all_finished_ns,
         "requests": running.requests,
-        "cpu_share": cpu_share,
+        "unsent": running.unsent,
+        "flow": asdict(flow),
         **level.spread("loop_lag_ms", running.lags_ms),
         **level.spread("schedule_delay_ms", running.delays_ms),
     }
 
 
-def _bring_users(tier: Tier, runner: Any, users: int) -> None:
-    """Until exactly these users wait at the gate. Raises RuntimeError."""
-    if runner.user_count != users:
-        runner.start(users, spawn_rate=users)
-    is_there = _wait(
-        lambda: tier.is_stopped or runner.user_count == tier.waiting == users,
-        until_ns=time.monotonic_ns() + int(SPAWN_WITHIN_S * 1e9),
-    )
-    if not is_there:
-        raise RuntimeError(f"Locust has {runner.user_count} users after {SPAWN_WITHIN_S:g} s, wanted {users}")
-
-
-def _wait(is_enough: Callable[[], bool], *, until_ns: int) -> bool:
+def wait(is_enough: Callable[[], bool], *, until_ns: int) -> bool:
     """Whether it was enough before the time was up. Exact at the end, else within 20 ms."""
     while not is_enough():
         left_ns = until_ns - time.monotonic_ns()
@@ -197,34 +243,28 @@ def _lag_sampled(lags_ms: list[float]) -> Iterator[None]:
         sampler.kill()
 
 
-class _Cpu:
-    """Share of one core that this process used since now."""
+class Cpu:
+    """Share of one core that this process used since now, and how long its first thread, the loop's, waited for one."""
 
     def __init__(self) -> None:
         self.used_s, self.at_s = time.process_time(), time.monotonic()
+        self.waited_ns = _waited_ns()
 
     def share(self) -> float:
         return round((time.process_time() - self.used_s) / max(time.monotonic() - self.at_s, 1e-9), 4)
 
+    def wait_share(self) -> float | None:
+        """Share of the time in which it could run and had no core. None where the kernel does not count it."""
+        waited_ns = _waited_ns()
+        if self.waited_ns is None or waited_ns is None:
+            return None
+        return round((waited_ns - self.waited_ns) * 1e-9 / max(time.monotonic() - self.at_s, 1e-9), 4)
 
-def _note(tier: Tier, started_at: float, cpu: _Cpu) -> None:
-    from locust import __version__ as locust_version
 
-    content = {
-        "format": FORMAT,
-        "tier": tier.name,
-        "fault": tier.fault,
-        "is_stopped": tier.is_stopped,
-        "locust": locust_version,
-        "gevent": gevent.__version__,
-        "python": platform.python_version(),
-        "pid": os.getpid(),
-        "parent_pid": os.getppid(),
-        "started_at": started_at,
-        "ended_at": time.time(),
-        "cpu_share": cpu.share(),
-        **level.spread("loop_lag_ms", tier.lags_ms),
-        **level.spread("schedule_delay_ms", tier.delays_ms),
-        "levels": tier.ended,
-    }
-    artifact.write(tier.folder / "client.json", content)
+def _waited_ns() -> int | None:
+    """How long the process's first thread waited for a core. Linux: /proc/pid/schedstat."""
+    try:
+        _, waited, _ = Path(f"/proc/{os.getpid()}/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return int(waited)

@@ -1,51 +1,63 @@
-"""How a tier is getting on, read from its own rows: the spool is the only word between client and stage.
+"""How a tier is getting on, read from its own rows: the spools are the only word between client and stage.
 
 Rows are stamped by the monotonic clock, which is one for all processes of a machine.
 """
 
 import json
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks import rows
 from tasks.plan import Tier
 
 WINDOW_S = 10.0
 
 
 @dataclass
-class Progress:
-    """Follows one spool. `ends` holds (end in ns, is good) of the rows that ended within the last WINDOW_S."""
+class Follower:
+    """Reads one spool as it grows."""
 
     path: Path
-    plan: Tier
     offset: int = 0
     rest: bytes = b""
+
+    def new(self) -> list[dict[str, Any]]:
+        """Whole rows that were appended since the last time."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        self.offset += len(new)
+        *lines, self.rest = (self.rest + new).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+@dataclass
+class Progress:
+    """Follows a tier's spools. `ends` holds (end in ns, is good) of the rows that ended within the last WINDOW_S."""
+
+    folder: Path
+    plan: Tier
+    followers: dict[Path, Follower] = field(default_factory=dict)
     level: int = 0
     level_began_at: float = 0.0
     done: int = 0
     failed: int = 0
     aborted: int = 0
     last_failure: str | None = None
-    ends: deque[tuple[int, bool]] = field(default_factory=deque)
+    ends: list[tuple[int, bool]] = field(default_factory=list)
 
     def read(self) -> None:
         """Take in what was appended since the last time."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                new = file.read()
-        except FileNotFoundError:
-            return
-        self.offset += len(new)
-        *lines, self.rest = (self.rest + new).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+        for path in rows.spools(self.folder, "requests"):
+            for row in self.followers.setdefault(path, Follower(path)).new():
+                self._take(row)
         oldest_ns = time.monotonic_ns() - int(WINDOW_S * 1e9)
-        while self.ends and self.ends[0][0] < oldest_ns:
-            self.ends.popleft()
+        self.ends = sorted(end for end in self.ends if end[0] >= oldest_ns)
 
     def _take(self, row: dict[str, Any]) -> None:
         if row["level"] > self.level:
@@ -74,12 +86,10 @@ class Progress:
     def says(self) -> str:
         """One line for people."""
         number = max(self.level, 1)
-        users = self.plan.levels[number - 1].users
+        head = f"level {number}/{len(self.plan.levels)}, {self.plan.levels[number - 1].says}: "
         if not self.level:
-            return (
-                f"level 1/{len(self.plan.levels)}, {users} users: no call has ended yet, {self.left_s():.0f} s of load"
-            )
+            return f"{head}no call has ended yet, {self.left_s():.0f} s of load"
         return (
-            f"level {number}/{len(self.plan.levels)}, {users} users: {self.done} calls done "
-            f"({len(self.ends) / WINDOW_S:.1f}/s), {self.failed} failed, {self.left_s():.0f} s left"
+            f"{head}{self.done} calls done ({len(self.ends) / WINDOW_S:.1f}/s), {self.failed} failed, "
+            f"{self.left_s():.0f} s left"
         )

@@ -1,8 +1,9 @@
-"""What engine and gateway say about themselves while a tier runs: /metrics, once a second, as long rows.
+"""What engine, gateway and GPU say about themselves while a tier runs: once a second, as long rows.
 
-Each row is {at, source, name, labels, value}: seconds since the epoch, `engine` or `gateway`, the source's own name of
-the metric (of an engine: those in its METRICS), its labels as JSON text, its value. A scrape that failed is a row too,
-named `scrape_failed`, with the reason in its labels. Histogram buckets are left out.
+Each row is {at, source, name, labels, value}: seconds since the epoch, `engine`, `gateway` or `gpu`, the source's own
+name of the metric (of an engine: those in its METRICS; of a GPU: those of drivers/_gpu.py), its labels as JSON text,
+its value. Engine and gateway are asked at /metrics, the slot's GPUs through NVML, if it has any. A scrape that failed
+is a row too, named `scrape_failed`, with the reason in its labels. Histogram buckets are left out.
 
 The scraping thread lives in the stage's process, not in Locust's: parsing must not delay the client's stamps.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.drivers import _gpu
 from tasks.engines import _http
 from tasks.traffic.spool import Spool, SpoolBroken
 
@@ -28,7 +30,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Source:
-    """`names` maps what we call a metric to what the source calls it; None: all of the gateway's own."""
+    """`names` maps what we call a metric to what the source calls it; None: all of the gateway's own.
+
+    `url` is where /metrics is; of source `gpu` it is the slot.
+    """
 
     source: str
     url: str
@@ -52,8 +57,15 @@ def sources(deployment: Mapping[str, Any], key: str | None, metrics: Mapping[str
     return [*engine, Source("gateway", f"{deployment['gateway_url']}/metrics")]
 
 
+def gpus(slot: str) -> list[Source]:
+    """The GPUs of a slot as a source; none where NVML shows none."""
+    return [Source("gpu", slot)] if _gpu.of_slot(slot) is not None and _gpu.readings(slot) else []
+
+
 def once(source: Source) -> list[Row]:
     """One scrape of one source. Never raises: a failure is a row."""
+    if source.source == "gpu":
+        return _of_gpus(source)
     at = time.time()
     try:
         samples = list(_samples(_http.get(source.url, source.key, timeout_s=TIMEOUT_S), source))
@@ -61,6 +73,20 @@ def once(source: Source) -> list[Row]:
         reason = json.dumps({"error": (str(error) or type(error).__name__)[:200]})
         return [{"at": at, "source": source.source, "name": "scrape_failed", "labels": reason, "value": 1.0}]
     return [{"at": at, "source": source.source} | sample for sample in samples]
+
+
+def _of_gpus(source: Source) -> list[Row]:
+    at = time.time()
+    found = _gpu.readings(source.url)
+    if not found:
+        reason = json.dumps({"error": f"NVML shows no GPU of slot {source.url}"})
+        return [{"at": at, "source": "gpu", "name": "scrape_failed", "labels": reason, "value": 1.0}]
+    return [
+        {"at": at, "source": "gpu", "name": name, "labels": json.dumps({"gpu": int(one["gpu"])}), "value": reading}
+        for one in found
+        for name, reading in one.items()
+        if name != "gpu"
+    ]
 
 
 def value(rows: list[Row], source: Source, ours: str) -> float | None:

@@ -1,8 +1,7 @@
-"""One streamed chat completion, stamped as its bytes arrive and parsed after they have.
+"""One streamed chat completion: sent, read to its end, and only then parsed.
 
-Blocking and made of the standard library's sockets alone, so the same code works in plain threads (the gate) and in
-gevent's greenlets (Locust). A stamp is taken right after the `recv` that brought the bytes; parsing waits for the end
-of the answer, so no answer's parsing delays its own stamps.
+The same code works in plain threads (the gate) and in gevent's greenlets (Locust). How bytes are stamped and read:
+tasks/traffic/wire.py. What they say: tasks/traffic/events.py.
 
 - `t_send_ns` is taken before connecting: a server too busy to accept is slow, not a client's excuse. Connections are
   kept between calls; one that was idle for IDLE_KEPT_S or that the server closed is replaced before sending. Nothing is
@@ -13,29 +12,17 @@ of the answer, so no answer's parsing delays its own stamps.
 - Faults of the server are the row's `failure` and never an exception.
 """
 
-import io
 import json
-import re
-import select
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Any
 from urllib.parse import urlsplit
 
-from tasks.traffic import events
-
-CONNECT_S = 10.0
-IDLE_KEPT_S = 4.0  # below the 5 s after which uvicorn closes an idle connection
-LINGER_S = 2.0  # how long the body's end may take after [DONE]
-SLICE_S = 0.2  # how often a waiting call asks whether it is cut
-MAX_BYTES = 64 << 20
-READ_BYTES = 1 << 16
-_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*$")
+from tasks.traffic import connection, events, wire
+from tasks.traffic.unzip import unzipped
 
 
 class _Idle(deque[tuple[int, socket.socket]]):
@@ -55,17 +42,22 @@ class Endpoint:
     model: str
     key: str | None = field(default=None, repr=False)
     idle_s: float = 60.0
+    run: str | None = None  # X-Run: whose backend, where several runs serve the technique
     kept: _Idle = field(default_factory=_Idle, repr=False, compare=False)
 
 
 @dataclass
 class Answer:
-    """`row` has the fields of record.REQUEST that the call knows. tool_calls: [{id, name, arguments (a string)}]."""
+    """`row` has the fields of record.REQUEST that the call knows. tool_calls: [{id, name, arguments (a string)}].
+
+    `chunks_ns`: when each chunk arrived, on the monotonic clock.
+    """
 
     row: dict[str, Any]
     content: str
     reasoning: str
     tool_calls: list[dict[str, str]]
+    chunks_ns: list[int] = field(default_factory=list)
 
 
 def call(
@@ -83,8 +75,9 @@ def call(
     headers = {"X-Request-Id": request_id, "X-Task-Id": task_id or "", "X-Step": str(step)}
     request = _request(endpoint, body, headers)
     sent_at, t_send_ns = time.time(), time.monotonic_ns()
-    wire = _Wire(deadline_ns=t_send_ns + int(timeout_s * 1e9), idle_s=endpoint.idle_s, is_cut=is_cut)
-    got = _exchange(endpoint, request, wire)
+    deadline_ns = t_send_ns + int(timeout_s * 1e9)
+    got = wire.Exchange(t_send_ns=t_send_ns, deadline_ns=deadline_ns, idle_s=endpoint.idle_s, is_cut=is_cut)
+    _exchange(endpoint, request, got)
     t_end_ns = got.end_ns or time.monotonic_ns()
     heard = _heard(got)
     row = {
@@ -95,83 +88,13 @@ def call(
         "sent_at": sent_at,
         "t_intended_ns": t_send_ns if t_intended_ns is None else t_intended_ns,
         "t_send_ns": t_send_ns,
-        "t_first_byte_ns": wire.first_ns,
+        "t_first_byte_ns": got.first_ns,
         **events.fields(heard),
         "t_end_ns": t_end_ns,
         "status": got.status,
         "is_aborted": got.is_cut and not heard.is_complete,
     }
-    return Answer(row, heard.content, heard.reasoning, heard.tool_calls)
-
-
-@dataclass
-class _Got:
-    """What the exchange brought, before any parsing."""
-
-    status: int | None = None
-    pieces: list[events.Piece] = field(default_factory=list)
-    end_ns: int | None = None
-    failure: str | None = None
-    detail: str | None = None
-    is_cut: bool = False
-    is_reusable: bool = False
-
-
-class _Cut(Exception):
-    pass
-
-
-class _TimedOut(Exception):
-    pass
-
-
-class _Wire(io.RawIOBase):
-    """A socket as a file whose reads are stamped and bounded."""
-
-    def __init__(self, *, deadline_ns: int, idle_s: float, is_cut: Callable[[], bool]) -> None:
-        self.deadline_ns, self.idle_s, self.is_cut = deadline_ns, idle_s, is_cut
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
-        self.sock: socket.socket | None = None
-
-    def makefile(self, *_mode: Any) -> io.BufferedReader:
-        return io.BufferedReader(self, READ_BYTES)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        assert self.sock is not None
-        until = self.deadline_ns
-        if self.last_ns is not None:
-            until = min(until, time.monotonic_ns() + int(self.idle_s * 1e9))
-        while True:
-            self.sock.settimeout(self._slice_s(until))
-            try:
-                count = self.sock.recv_into(buffer)
-            except TimeoutError:
-                continue
-            self.last_ns = time.monotonic_ns()
-            self.first_ns = self.first_ns or self.last_ns
-            return count
-
-    def send(self, data: bytes) -> None:
-        assert self.sock is not None
-        self.sock.settimeout(self.left_s())
-        self.sock.sendall(data)
-
-    def left_s(self) -> float:
-        """Seconds to the call's deadline, at least a millisecond: a timeout of zero would mean something else."""
-        return max((self.deadline_ns - time.monotonic_ns()) / 1e9, 0.001)
-
-    def _slice_s(self, until_ns: int) -> float:
-        left_ns = until_ns - time.monotonic_ns()
-        if self.is_cut():
-            raise _Cut("cut off by the client")
-        if left_ns <= 0:
-            is_idle = until_ns < self.deadline_ns
-            raise _TimedOut(f"silent for {self.idle_s:g} s" if is_idle else "no end within the call's deadline")
-        return min(left_ns / 1e9, SLICE_S)
+    return Answer(row, heard.content, heard.reasoning, heard.tool_calls, heard.chunks_ns)
 
 
 def _request(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]) -> bytes:
@@ -185,6 +108,7 @@ def _request(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]) 
         "Content-Length": str(len(content)),
         "Accept": "text/event-stream",
         "X-Technique": endpoint.technique,
+        **({"X-Run": endpoint.run} if endpoint.run else {}),
         **{name: value for name, value in headers.items() if value},
         **({"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}),
     }
@@ -195,95 +119,68 @@ def _request(endpoint: Endpoint, body: dict[str, Any], headers: dict[str, str]) 
     return (first + head + "\n").replace("\n", "\r\n").encode("latin-1") + content
 
 
-def _exchange(endpoint: Endpoint, request: bytes, wire: _Wire) -> _Got:
-    got = _Got()
+def _exchange(endpoint: Endpoint, request: bytes, got: wire.Exchange) -> None:
+    """Send the request and wait until the exchange is over."""
     try:
-        wire.sock = _kept(endpoint) or _connect(endpoint.url, min(CONNECT_S, wire.left_s()))
+        sock = _kept(endpoint) or connection.connect(endpoint.url, min(connection.CONNECT_S, _left_s(got)))
     except OSError as error:
-        got.failure, got.detail = "connect", f"{endpoint.url}: {error or type(error).__name__}"
-        return got
+        got.failure = "connect", f"{endpoint.url}: {error or type(error).__name__}"
+        return
     try:
-        _send_and_read(request, wire, got)
+        got.use(sock)
+        if _is_sent(sock, request, got):
+            wire.wait(got)
     finally:
-        got.end_ns = wire.last_ns if got.is_reusable else time.monotonic_ns()
         if got.is_reusable:
-            endpoint.kept.append((time.monotonic_ns(), wire.sock))
+            endpoint.kept.append((time.monotonic_ns(), sock))
         else:
-            wire.sock.close()
-    return got
+            sock.close()
 
 
-def _send_and_read(request: bytes, wire: _Wire, got: _Got) -> None:
+def _is_sent(sock: socket.socket, request: bytes, got: wire.Exchange) -> bool:
     try:
-        wire.send(request)
-        response = HTTPResponse(wire, method="POST")  # type: ignore[arg-type]
-        response.begin()
-        got.status = response.status
-        _read_body(response, wire, got)
-        got.is_reusable = not response.will_close
-    except _Cut:
-        got.is_cut = True
-    except (_TimedOut, TimeoutError) as error:
-        got.failure, got.detail = "timeout", str(error) or "no end within the call's deadline"
-    except (RemoteDisconnected, IncompleteRead, OSError) as error:
-        kind = "connect" if got.status is None else "truncated"
-        got.failure, got.detail = kind, f"the connection broke: {error or type(error).__name__}"
-    except HTTPException as error:
-        got.failure, got.detail = "malformed", f"not HTTP: {type(error).__name__}: {error}"[: events.DETAIL_CHARS]
+        sock.settimeout(_left_s(got))
+        sock.sendall(request)
+    except TimeoutError:
+        got.failure = "timeout", "no end within the call's deadline"
+    except OSError as error:
+        got.failure = "connect", f"the connection broke: {error or type(error).__name__}"
+    return got.failure is None
 
 
-def _read_body(response: HTTPResponse, wire: _Wire, got: _Got) -> None:
-    left = None if response.chunked else response.length
-    size, tail = 0, b""
-    while left != 0:
-        piece = response.read1(READ_BYTES if left is None else min(left, READ_BYTES))
-        if not piece:
-            if left:
-                raise IncompleteRead(b"", left)
-            break
-        got.pieces.append((wire.last_ns or 0, piece))
-        left = None if left is None else left - len(piece)
-        size, tail = size + len(piece), (tail + piece[-64:])[-64:]
-        if _DONE.search(tail):
-            wire.idle_s = LINGER_S
-        if size > MAX_BYTES:
-            raise HTTPException(f"more than {MAX_BYTES} bytes")
+def _left_s(got: wire.Exchange) -> float:
+    """Seconds to the call's deadline, at least a millisecond: a timeout of zero would mean something else."""
+    return max((got.deadline_ns - time.monotonic_ns()) / 1e9, 0.001)
 
 
-def _heard(got: _Got) -> events.Heard:
+def _heard(got: wire.Exchange) -> events.Heard:
     """What was said, with the failure of the exchange where it weighs more than that of the stream."""
-    body = b"".join(piece for _, piece in got.pieces)
+    faults: list[str] = []
+    pieces = unzipped(wire.in_slices(got.pieces), got.encoding, faults)
     if got.status is not None and got.status != 200:
-        kind = {4: "http_4xx", 5: "http_5xx"}.get(got.status // 100, "malformed")
-        kind = "connect" if events.is_no_connection(body) else kind
-        said = events.error_message(body) or body[:200].decode(errors="replace")
-        return events.Heard(failure=kind, failure_detail=f"{got.status}: {said}"[: events.DETAIL_CHARS])
-    heard = events.listen(got.pieces)
+        return _refused(got.status, b"".join(piece for _, piece in pieces))
+    heard = events.listen(pieces)
     if heard.is_complete or heard.failure in ("error_event", "malformed"):
         return heard
-    if got.failure or got.is_cut:
-        heard.failure, heard.failure_detail = got.failure, got.detail
+    if faults:
+        heard.failure, heard.failure_detail = "malformed", faults[0]
+    elif got.failure or got.is_cut:
+        heard.failure, heard.failure_detail = got.failure or (None, None)
     return heard
+
+
+def _refused(status: int, body: bytes) -> events.Heard:
+    kind = {4: "http_4xx", 5: "http_5xx"}.get(status // 100, "malformed")
+    kind = "connect" if events.is_no_connection(body) else kind
+    said = events.error_message(body) or body[:200].decode(errors="replace")
+    return events.Heard(failure=kind, failure_detail=f"{status}: {said}"[: events.DETAIL_CHARS])
 
 
 def _kept(endpoint: Endpoint) -> socket.socket | None:
     """An idle connection that the server has not closed, or None."""
     while endpoint.kept:
         since_ns, sock = endpoint.kept.pop()
-        is_fresh = time.monotonic_ns() - since_ns < IDLE_KEPT_S * 1e9
-        watch = select.poll()
-        watch.register(sock, select.POLLIN)
-        if is_fresh and not watch.poll(0):  # something to read on an idle connection: the server closed it
+        if time.monotonic_ns() - since_ns < connection.IDLE_KEPT_S * 1e9 and connection.is_alive(sock):
             return sock
         sock.close()
     return None
-
-
-def _connect(url: str, timeout_s: float) -> socket.socket:
-    place = urlsplit(url)
-    port = place.port or (443 if place.scheme == "https" else 80)
-    sock = socket.create_connection((place.hostname or "", port), timeout=timeout_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if place.scheme == "https":
-        return ssl.create_default_context().wrap_socket(sock, server_hostname=place.hostname)
-    return sock

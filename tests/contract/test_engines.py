@@ -59,5 +59,10 @@ def test_says_where_its_key_goes_and_what_opens_its_development_endpoints(name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_says_which_fields_of_a_request_it_takes(name: str) -> None:
+    assert {"cache_salt", "min_tokens", "ignore_eos"} >= catalog.module_of(engines, name).TAKES
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nobody_listens_is_not_ready(name: str) -> None:
     assert catalog.module_of(engines, name).ready("http://127.0.0.1:9", None) is False

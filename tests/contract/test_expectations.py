@@ -1,11 +1,13 @@
 """Every file in deploy/expectations keeps the contract of a suite; adding one needs no other edit."""
 
+import re
 import warnings
 
 import pytest
 
-from tasks import facts, record, run, suite
+from tasks import facts, honesty, record, run, settings, suite
 from tasks.document import InvalidDocument, parse
+from tasks.engines.sim.faults import TABLE
 
 pytestmark = pytest.mark.services  # Great Expectations
 
@@ -17,10 +19,37 @@ def test_the_folder_is_not_empty():
     assert NAMES
 
 
-def test_together_they_serve_the_rules_that_a_run_can_show():
-    """Rule 10 (planned output lengths) and 11 (compared runs are alike) are no matter of one run of these plans."""
+def test_together_they_serve_every_rule():
     rules = {one.rule for name in NAMES for one in suite.load(name).expectations}
-    assert rules == set(suite.RULES) - {10, 11}
+    assert rules == set(honesty.rules()) == set(range(13))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_bound_that_we_chose_has_a_reason(name):
+    for one in suite.load(name).expectations:
+        bounds = [one.kwargs[key] for key in ("min_value", "max_value") if key in one.kwargs]
+        assert one.because or not [bound for bound in bounds if bound not in (0, 1)], one.says
+
+
+def test_each_rule_names_a_public_complaint_of_the_research():
+    """repository#number (or its release)."""
+    sources = [source for rule in honesty.rules().values() for source in rule.source]
+    sources += [source for name in NAMES for one in suite.load(name).expectations for source in one.source]
+    assert not [s for s in sources if not re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+| v[\d.]+)", s)]
+
+
+def test_every_planted_fault_is_caught_by_an_expectation_of_its_rule():
+    known = {(one.rule, one.says): one for name in NAMES for one in suite.load(name).expectations}
+    told = honesty.faults().faults
+    assert {(one.number, one.fault) for one in told} == {(fault.number, name) for name, fault in TABLE.items()}
+    for one in told:
+        kinds = {known[one.rule, says].kind for says in one.by}
+        assert kinds == {"alarm": {"fault"}, "finding": {"finding"}, "seen_through": set()}[one.becomes], one.fault
+
+
+def test_every_test_that_is_said_to_prove_a_rule_is_there():
+    named = [honesty.faults().test, *(path for rule in honesty.rules().values() for path in rule.proven_by)]
+    assert not [path for path in named if not (settings.root() / path).is_file()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,11 +72,12 @@ def test_each_column_is_one_of_its_table(name, tmp_path):
         "tasks": set(record.TASK),
         "golden": {"case_id", "outcome"},
         "tier": set(facts.of_tier(this, "gateway", [], [])),
-        "run": set(facts.of_run(this, [])),
+        "run": set(facts.of_run(this, {}, {})),
     }
     wanted = suite.load(name)
     for one in wanted.expectations:
         named = {one.kwargs[key] for key in ("column", "column_A", "column_B") if key in one.kwargs}
+        named |= {one.only_if} if one.only_if else set()
         assert named | set(one.show) <= columns[wanted.table], one.says
 
 

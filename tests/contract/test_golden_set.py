@@ -256,7 +256,7 @@ def test_every_search_of_the_reference_finds_its_document(case: golden.Case) -> 
 
 def test_failures_are_words_of_the_record() -> None:
     kinds = {"missing_call", "unexpected_call", "wrong_tasks", "wrong_answer", "loop", "step_limit", "malformed_call"}
-    assert kinds | {"request"} == set(TASK_FAILURES)
+    assert kinds | {"request", "wrong_length"} == set(TASK_FAILURES)
 
 
 @pytest.fixture

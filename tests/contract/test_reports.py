@@ -18,10 +18,23 @@ pytestmark = pytest.mark.services  # a Postgres
 
 FOLDER = settings.root() / "sql" / "report"
 VIEWS = catalog.names(FOLDER, ".sql")
-SUFFIXES = ("_ms", "_s", "_at", "usd_per_task", "usd_per_hour")
+SUFFIXES = ("_ms", "_s", "_at", "_j", "_w", "_mib", "usd_per_task", "usd_per_hour")
 COUNTS = {"attempt", "repeat", "level", "users", "try", "steps", "tool_calls", "n", "failed", "effective_n"}
-COUNTS |= {"requests", "failed_requests", "tasks", "successful_tasks", "golden_passed", "golden_cases"}
-SHARES = {"q", "fraction"}
+COUNTS |= {"number", "requests", "failed_requests", "tasks", "successful_tasks", "golden_passed", "golden_cases"}
+COUNTS |= {
+    "successes",
+    "output_tokens",
+    "process",
+    "streams",
+    "calls",
+    "calls_after_burst",
+    "floor_calls",
+    "chunks",
+    "stalls",
+    "lost_chunks",
+}
+SHARES = {"q", "fraction", "cpu_share", "ours_share", "utilisation"}
+STATISTICS = re.compile("_(p50|p99|max)$")  # after the unit
 IN_UNIT = {"estimate", "lower", "upper", "objective"}  # in the unit of the row's own column `unit`
 PERCENTILE = {"tier": "agent", "level": 1, "steps": "later", "metric": "ttft_ms", "q": 0.95}
 FIGURES = {"estimate": "inf", "lower": 50.0, "upper": None, "n": 72, "effective_n": 36.0}
@@ -39,11 +52,26 @@ JUDGEMENT = {
         for lens, usd in (("all_in", 0.1 / 36), ("sustained", None))
     ],
 }
+CHECKED = {"suite": "tier", "rule": 6, "expectation": "expect_x(loop)", "scope": "gateway", "kind": "fault"}
+CHECKED |= {"success": False, "is_unverified": False, "observed": "loop 101", "expected": "at most 100"}
+CHECKED |= {"examples": ["r1", "r2"], "says": "the loop was on time", "because": "ours", "source": ["a/b#1", "c/d#2"]}
+VALIDATION = {
+    "is_valid": False,
+    "reasons": ["one", "two"],
+    "invalid_scopes": ["gateway", "run"],
+    "findings": ["three"],
+    "expectations": [
+        CHECKED,
+        CHECKED | {"success": True, "examples": []},
+        CHECKED | {"kind": "finding"},
+        CHECKED | {"success": True, "is_unverified": True},
+    ],
+}
 
 
 @pytest.fixture(scope="module")
 def seeded(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One run: 220 calls, 40 tasks, both golden cases passed, found invalid by validate. Only read."""
+    """One run: 220 calls, 40 tasks, all golden cases passed, found invalid by validate. Only read."""
     with database_like(postgres_server):
         yield _seed(tmp_path_factory.mktemp("runs"))
 
@@ -53,7 +81,7 @@ def _seed(runs: Path) -> Path:
     shutil.rmtree(run_dir / "phases", ignore_errors=True)
     times = {"began_at": measured_run.AT + 95, "ended_at": measured_run.AT + 105}
     artifact.write(run_dir / "phases" / "release.1.json", {"stage": "release", "state": "done", "error": None} | times)
-    artifact.write(run_dir / "validation.json", {"is_valid": False, "reasons": ["one", "two"], "expectations": []})
+    artifact.write(run_dir / "validation.json", VALIDATION)
     artifact.write(run_dir / "judgement.json", JUDGEMENT)
     load(run_dir)
     return run_dir
@@ -109,15 +137,35 @@ def test_every_number_has_a_known_unit(view: str, seeded: Path) -> None:
     numbers = {column["name"] for column in columns if column["type"] in ("integer", "bigint", "double precision")}
     has_unit = any(column["name"] == "unit" for column in columns)
     known = COUNTS | SHARES | (IN_UNIT if has_unit else set())
-    assert not {name for name in numbers - known if not name.endswith(SUFFIXES)}
+    assert not {name for name in numbers - known if not STATISTICS.sub("", name).endswith(SUFFIXES)}
 
 
 def test_run_counts_what_is_there(seeded: Path) -> None:
     (row,) = asked("select * from report.run")
     assert row["invalid_reasons"] == "one; two"
     assert (row["requests"], row["failed_requests"], row["tasks"], row["successful_tasks"]) == (220, 0, 40, 40)
-    assert (row["golden_passed"], row["golden_cases"], row["gate"]) == (2, 2, "PASS")
+    assert (row["golden_passed"], row["golden_cases"], row["gate"]) == (41, 41, "PASS")
     assert (row["state"], row["failed_stage"]) == ("failed", "deploy")  # its folder has the note of release alone
+
+
+def test_honesty_tells_what_was_kept_what_was_broken_and_what_nobody_knows(seeded: Path) -> None:
+    rows = asked("select * from report.honesty order by number")
+    assert [row["outcome"] for row in rows] == ["BROKEN", "kept", "finding", "unverified"]
+    assert (rows[0]["rule"], rows[0]["scope"], rows[0]["observed"]) == ("6", "gateway", "loop 101")
+    assert (rows[0]["bound"], rows[0]["examples"], rows[0]["source"]) == ("at most 100", "r1, r2", "a/b#1, c/d#2")
+    assert rows[1]["examples"] is None
+
+
+@pytest.mark.parametrize(
+    ("scopes", "valid"),
+    [([], {"gateway", "agent"}), (["gateway"], {"agent"}), (["agent"], {"gateway"}), (["run"], set())],
+)
+def test_what_is_broken_in_one_tier_takes_nothing_from_the_other(seeded: Path, scopes: list, valid: set) -> None:
+    told = "{" + ",".join(scopes) + "}"
+    found = asked(
+        f"select tier from unnest(array['gateway', 'agent']) as tier where report.tier_is_valid('{told}', tier)"
+    )
+    assert {row["tier"] for row in found} == valid
 
 
 def test_latency_shows_infinity_unit_and_users(seeded: Path) -> None:
@@ -137,6 +185,27 @@ def test_both_lenses_of_cost_are_shown(seeded: Path) -> None:
         ("all_in", pytest.approx(0.1 / 36)),
         ("sustained", None),
     ]
+
+
+def test_energy_is_the_counters_growth_over_what_succeeded(postgres_server: str, tmp_path: Path) -> None:
+    """Two GPUs of which each counts for itself; 40 tasks that ended right; the gateway tier had no reading."""
+    readings = [(0, "0", 1000.0), (0, "1", 50.0), (10, "0", 5000.0), (10, "1", 50.0)]
+    with database_like(postgres_server):
+        _seed(tmp_path)
+        with database.engine().begin() as connection:
+            for second, gpu, energy in readings:
+                for name, value in (("energy_j_total", energy), ("memory_used_mib", 70_000.0), ("utilisation", 0.5)):
+                    connection.execute(
+                        sqlalchemy.text(
+                            "insert into engine_sample select run_id, attempt, 'agent', to_timestamp(:at), 'gpu',"
+                            " :name, jsonb_build_object('gpu', cast(:gpu as text)), :value from run"
+                        ),
+                        {"at": measured_run.AT + second, "name": name, "gpu": gpu, "value": value},
+                    )
+        agent, gateway = asked("select * from report.energy order by tier")
+    assert (agent["energy_j"], agent["seconds_s"], agent["power_w"]) == (4000.0, 10.0, 400.0)
+    assert (agent["successes"], agent["per_success_j"], agent["memory_mib"]) == (40, 100.0, 140_000.0)
+    assert (gateway["energy_j"], gateway["per_success_j"]) == (None, None)
 
 
 def test_a_phase_is_billed_until_the_release_alone(seeded: Path) -> None:

@@ -105,3 +105,24 @@ def test_the_effect_of_prefix_caching_is_visible_with_its_bounds(demo: Demo) -> 
     assert float(with_cache["estimate"]) < float(without["estimate"]), "without it, each step computes its whole prompt"
     assert "TTFT p50 of agent steps 2+" in demo.said
     assert "INCONCLUSIVE" in demo.said, "one deployment each is no verdict"
+
+
+def test_null_calibration_stands_in_the_report(demo: Demo) -> None:
+    asked = "select run_id, tier, path, is_enough, reason, calls_after_burst from report.client where path <> 'load'"
+    rows = demo.ask(asked)
+    assert len({(row["run_id"], row["tier"], row["path"]) for row in rows}) == len(rows) == 2 * 2 * 2
+    assert all(row["is_enough"] == "true" and int(row["calls_after_burst"]) >= 10 for row in rows), rows
+    loaded = demo.ask("select run_id, tier, loop_lag_ms_p99, cpu_share from report.client where path = 'load'")
+    assert len({(row["run_id"], row["tier"]) for row in loaded}) == 4
+    assert all(row["loop_lag_ms_p99"] and float(row["cpu_share"]) > 0 for row in loaded), loaded
+    shares = demo.ask("select ttft_ms, client_ms, gateway_ms, ours_share from report.ttft_share where q = 0.5")
+    assert len(shares) == 4
+    assert all(0 < float(row["ours_share"]) < 1 for row in shares), shares
+    assert "What the client itself adds" in demo.said
+
+
+def test_the_battery_stands_in_the_report_and_nothing_is_broken(demo: Demo) -> None:
+    rows = demo.ask("select run_id, rule, outcome, says, observed from report.honesty")
+    assert len({row["run_id"] for row in rows}) == 2
+    assert {int(row["rule"]) for row in rows} >= {1, 2, 3, 4, 5, 6, 7, 8, 9, 12}
+    assert [row for row in rows if row["outcome"] == "BROKEN"] == []

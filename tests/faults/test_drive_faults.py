@@ -14,7 +14,7 @@ from typing import Any
 import lifecycle
 import psutil
 import pytest
-from conftest import PLAN, write_yaml
+from conftest import PLAN, UNCALIBRATED, write_yaml
 
 from tasks import artifact, lease, rows, stage
 from tasks.stages.claim import claim
@@ -22,7 +22,7 @@ from tasks.stages.drive import drive
 from tasks.traffic import cache
 
 pytestmark = pytest.mark.services
-LONG = {"levels": [{"users": 3, "duration_s": 60}], "drain_s": 5, "max_tokens": 32}
+LONG = {"levels": [{"users": 3, "duration_s": 60}], "drain_s": 5, "max_tokens": 32} | UNCALIBRATED
 DRIVE = (
     "import sys; from pathlib import Path; from tasks import stage; stage.perform('drive_gateway', Path(sys.argv[1]))"
 )

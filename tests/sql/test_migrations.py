@@ -137,5 +137,5 @@ def test_keys_begin_with_the_run_and_its_attempt(postgres: str) -> None:
             "join pg_attribute on attrelid = indrelid and pg_attribute.attnum = key.attnum group by 1, indexrelid"
         )
     )  # type: ignore[arg-type]
-    assert len(of_runs) == 10
+    assert len(of_runs) == 13
     assert {name: firsts.get(name) for name in of_runs} == {name: ["run_id", "attempt"] for name in of_runs}

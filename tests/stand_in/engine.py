@@ -3,7 +3,7 @@
 Usage: `python tests/stand_in/engine.py --model M --port P [any vLLM flag]`. Its configuration table and its counters
 are its own, not the project's: what tests compare is two independent readings.
 
-VLLM_API_KEY          requests to /v1 without it are answered 401
+VLLM_API_KEY          requests to /v1 without it are answered 401; so with ENGINE_KEY and --middleware armwise_key.Key
 VLLM_SERVER_DEV_MODE  /server_info and /reset_prefix_cache exist only with "1"
 STAND_IN_TTFT_MS, STAND_IN_TPOT_MS   time to the first token (5) and per further token (1)
 STAND_IN_FAULT        comma list: exit_at_start, never_ready, slow_start:<s>, ignore_flag:<flag>, rubbish_json,
@@ -45,7 +45,7 @@ CONFIG: dict[str, tuple[str, str, Any]] = {
     "max-num-batched-tokens": ("scheduler_config", "max_num_batched_tokens", 2048),
     "enable-chunked-prefill": ("scheduler_config", "enable_chunked_prefill", True),
 }
-FRONTEND = ("host", "port", "enable-auto-tool-choice", "tool-call-parser", "enable-prompt-tokens-details")
+FRONTEND = ("host", "port", "enable-auto-tool-choice", "tool-call-parser", "enable-prompt-tokens-details", "middleware")
 
 
 def parse_flags(argv: list[str]) -> dict[str, Any]:
@@ -179,7 +179,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send(status, {"error": {"message": words, "type": "BadRequestError", "code": status}})
 
     def allowed(self) -> bool:
-        key = self.engine.env.get("VLLM_API_KEY")
+        ours = "ENGINE_KEY" if self.engine.flags.get("middleware") == "armwise_key.Key" else "VLLM_API_KEY"
+        key = self.engine.env.get(ours)
         return not key or not self.path.startswith("/v1") or self.headers.get("Authorization") == f"Bearer {key}"
 
     def do_GET(self) -> None:
@@ -331,7 +332,8 @@ def log_start(engine: Engine) -> None:
     """The lines of vLLM's log that a reader of logs looks for. Planted: an ignored flag is missing here too."""
     said = {flag.replace("-", "_"): value for flag, value in engine.flags.items()}
     print(f"(APIServer pid={os.getpid()}) INFO [api_utils.py:286] non-default args: {said}", flush=True)
-    print("(Worker) INFO [gpu_model_runner.py:1] Model loading took 0.0264 GiB memory and 0.01 seconds", flush=True)
+    gib = 0.0528 if engine.setting("dtype") == "float32" else 0.0264  # the demo model's
+    print(f"(Worker) INFO [gpu_model_runner.py:1] Model loading took {gib} GiB memory and 0.01 seconds", flush=True)
     print(f"(EngineCore) INFO [kv_cache_utils.py:1] KV cache size: {KV_TOKENS:,} tokens", flush=True)
 
 

@@ -18,6 +18,8 @@ ROW = {
         ("ttft_ms", 50.0),
         ("ttfa_ms", 100.0),
         ("e2e_ms", 450.0),
+        ("ttft_intended_ms", 52.0),
+        ("e2e_intended_ms", 452.0),
         ("tpot_ms", 10.0),  # 400 ms over 40 gaps between tokens
         ("icl_ms", 40.0),  # 400 ms over 10 gaps between chunks
         ("icl_ms_max", 70.0),
@@ -29,7 +31,7 @@ def test_each_metric_of_a_known_row(name: str, value: float) -> None:
 
 
 def test_every_request_metric_is_tried_above() -> None:
-    tried = {mark.args[1][i][0] for mark in test_each_metric_of_a_known_row.pytestmark for i in range(9)}  # type: ignore[attr-defined]
+    tried = {mark.args[1][i][0] for mark in test_each_metric_of_a_known_row.pytestmark for i in range(11)}  # type: ignore[attr-defined]
     assert tried == set(metrics.computed(ROW))
 
 

@@ -56,6 +56,11 @@ def table(report: figures.Report, title: str) -> figures.Table:
     return found
 
 
+def named(report: figures.Report, title: str) -> figures.Table:
+    (found,) = [one for one in report.tables if one.title == title]
+    return found
+
+
 def texts(one: figures.Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in one.rows]
 
@@ -190,7 +195,10 @@ def test_what_must_not_differ_is_an_alarm(home):
         artifact.write(run_dir / "run.json", told)
 
     stored_run(home, "c2", CONTROL, spoil=another)
-    alarms = "\n".join(of_pair.build("c2", "a1").alarms)
+    report = of_pair.build("c2", "a1")
+    assert named(report, "Latency, agent tier").is_grey
+    assert "rule 11: plan_digest: " in named(report, "Latency, agent tier").why
+    alarms = "\n".join(report.alarms)
     for words in ("NOT ALIKE: plan_digest: ", "NOT ALIKE: golden_sha256: eeee", "version of vllm: 0.33.0 and 0.32.0"):
         assert words in alarms
 
@@ -208,6 +216,32 @@ def test_an_invalid_run_is_greyed_with_its_reasons(home):
     alone = of_run.build("c2")
     assert table(alone, "How long").is_grey
     assert texts(alone.tables[0])[0][1] == "INVALID"
+
+
+def late(run_dir) -> None:
+    path = run_dir / "gateway" / "client.json"
+    artifact.write(path, artifact.read(path) | {"loop_lag_ms_p99": 150.0})
+
+
+def test_what_broke_one_tier_greys_its_own_numbers_with_the_reason_and_no_others(home):
+    two_runs(home)
+    stored_run(home, "c2", CONTROL, spoil=late)
+    report = of_run.build("c2")
+    assert report.alarms[0].startswith("INVALID in tier gateway, not to be relied on: c2")
+    for title in ("How long", "Does it keep"):
+        one = table(report, title)
+        grey = {cell.text for number in one.grey_rows for cell in one.rows[number]}
+        assert [number for number, row in enumerate(texts(one)) if "gateway" in " ".join(row)] == sorted(one.grey_rows)
+        assert grey and not one.is_grey and "loop_lag_ms_p99 150" in one.why
+    assert not table(report, "What does one").is_grey and not table(report, "What does one").grey_rows
+    assert ["BROKEN", "6", "gateway"] in [row[:3] for row in texts(table(report, "Can the numbers"))]
+    printed = text.render(report)
+    assert "not to be relied on where marked !: rule 6 (gateway)" in printed and "\n  ! gateway, 4 users" in printed
+    assert page.render(report).count('<tr class="grey">') == sum(len(one.grey_rows) for one in report.tables)
+    pair = of_pair.build("c2", "a1")
+    assert (named(pair, "Latency, gateway tier").is_grey, named(pair, "Latency, agent tier").is_grey) == (True, False)
+    assert {row[6] for row in texts(named(pair, "Latency, gateway tier"))} == {"INVALID"}
+    assert {row[6] for row in texts(named(pair, "Latency, agent tier"))} == {"INCONCLUSIVE"}
 
 
 def test_what_cannot_be_compared_is_refused_in_words(home):
@@ -297,3 +331,68 @@ def test_columns_line_up_in_the_terminal():
     rows = [[figures.Cell("é"), figures.cell(5)], [figures.Cell("日本"), figures.cell(12345)]]
     lines = text.render(figures.Report("t", "t", [figures.Table("x", ["who", "n"], rows)])).splitlines()
     assert lines[4:7] == ["    who        n", "    é          5", "    日本  12,345"]
+
+
+def cells_of(one: figures.Table) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in texts(one)}
+
+
+def test_what_the_client_itself_adds_stands_beside_the_numbers(home):
+    two_runs(home)
+    report = of_run.build("a1")
+    alone = table(report, "What the client itself adds, agent tier")
+    assert alone.columns == ["", "alone", "with the gateway", "under load"]
+    assert "Enough: the client alone keeps the load of level 1 (4 streams, 200 chunks/s)." in alone.note
+    assert not alone.is_grey
+    cells = cells_of(alone)
+    assert cells["least TTFT that it can report, ms"] == ["0.500 / 1 / 1.50", "2 / 4 / 6", "–"]
+    assert cells["the same, all streams starting at once, ms"] == ["0.250 / 0.250 / 0.250"] * 2 + ["–"]
+    assert cells["event loop late by, ms"] == ["0.250 / 0.250 / 0.250"] * 2 + ["1 / 3 / 4"]
+    assert cells["sent late by, ms"][2] == "– / 0.500 / –"
+    assert cells["share of one core, each process"] == ["0.100", "0.100", "0.200"]
+    assert cells["calls, failed"] == ["54, 0", "54, 0", "120, 0"]
+    shares = texts(table(report, "How much of the time"))
+    gateway = [row for row in shares if row[0].startswith("gateway, level 1, p50")]
+    assert gateway == [["gateway, level 1, p50", "50", "0.500", "1.50", "4 %", "100", "50"]]
+    both = cells_of(table(of_pair.build(CONTROL, ARM), "What the client itself adds"))
+    assert both["gateway: kept the planned rate alone"] == ["yes", "yes"]
+    assert both["agent: event loop late under load by, ms"] == ["1 / 3 / 4", "1 / 3 / 4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_grey", "words"),
+    [
+        (
+            {"is_enough": False, "reason": "direct: cpu_share is 0.9, and rule 6 allows 0.8"},
+            True,
+            "NOT ENOUGH, the client alone does not keep the planned load: direct: cpu_share is 0.9",
+        ),
+        (
+            {"is_enough": None, "not_calibrated_because": "a test", "direct": None, "through_gateway": None},
+            False,
+            "NOT CALIBRATED: a test.",
+        ),
+        ({"fault": "the gateway was not brought to forget x"}, False, "The gateway was not brought to forget x."),
+    ],
+)
+def test_a_calibration_that_says_nothing_says_so(home, changes, is_grey, words):
+    def spoil(run_dir):
+        path = run_dir / "gateway" / "calibration.json"
+        artifact.write(path, artifact.read(path) | changes)
+
+    stored_run(home, "a1", ARM, spoil=spoil)
+    alone = table(of_run.build("a1"), "What the client itself adds, gateway tier")
+    assert alone.is_grey == is_grey
+    assert words.lower() in f"{alone.note} {alone.why}".lower()
+    assert not table(of_run.build("a1"), "What the client itself adds, agent tier").is_grey
+
+
+def test_a_run_without_any_calibration_says_that_nobody_knows(home):
+    def spoil(run_dir):
+        for tier in ("gateway", "agent"):
+            (run_dir / tier / "calibration.json").unlink()
+
+    stored_run(home, "a1", ARM, spoil=spoil)
+    alone = table(of_run.build("a1"), "What the client itself adds, gateway tier")
+    assert alone.note.startswith("NO CALIBRATION: nobody knows what the client adds.")
+    assert "rule 6 (gateway): before the load, the client alone kept the planned rate" in of_run.build("a1").alarms[0]

@@ -21,6 +21,7 @@ from tasks.engines import vllm
 METRICS = vllm.METRICS
 KEY_ENV = vllm.KEY_ENV
 DEV_ENV = vllm.DEV_ENV
+TAKES = vllm.TAKES
 OWNED = vllm.OWNED
 flag_names = vllm.flag_names
 argv = vllm.argv

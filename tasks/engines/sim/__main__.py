@@ -1,6 +1,6 @@
 """`python -m tasks.engines.sim --model FOLDER --port N [any flag of vLLM]`: the server.
 
-VLLM_API_KEY              requests to /v1 without it are answered 401
+ENGINE_KEY, VLLM_API_KEY  requests to /v1 without it are answered 401; the first is what the driver sets
 VLLM_SERVER_DEV_MODE=1    /server_info, /reset_prefix_cache, /sim/faults and /sim/state exist
 SIM_GPU                   a name of gpus.yaml (h200)
 SIM_STEP_MS               every step takes this long, instead of what the roofline says

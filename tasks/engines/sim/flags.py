@@ -50,7 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "enable-prompt-tokens-details": False,
 }
 MODELLED = frozenset(DEFAULTS) - {"revision", "enforce-eager", "tensor-parallel-size"}
-FRONT_END = ("host", "port", "api-key")
+FRONT_END = ("host", "port", "api-key", "middleware")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
         served_as=_served_as(shown),
         host=str(asked.get("host", "127.0.0.1")),
         port=int(asked.get("port", 8000)),
-        key=asked.get("api-key") or env.get("VLLM_API_KEY") or None,
+        key=asked.get("api-key") or env.get("ENGINE_KEY") or env.get("VLLM_API_KEY") or None,
         is_dev=env.get("VLLM_SERVER_DEV_MODE") == "1",
         step_s=_number(env, "SIM_STEP_MS", None, 1e-3),
         spread=_spread(env),

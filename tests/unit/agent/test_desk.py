@@ -1,7 +1,13 @@
 """Search: the title weighs most, ties keep the corpus's order, unknown words find nothing."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from tasks import settings
 from tasks.agent.desk import Desk, best, index_of
 
 pytestmark = pytest.mark.services  # imports in a process of their own
@@ -40,3 +46,21 @@ def test_a_desk_has_its_own_copy_of_the_tasks() -> None:
     one.tasks[0]["done"] = True
     assert not two.tasks[0]["done"] and not given[0]["done"]
     assert one.next_id == 8
+
+
+def test_nothing_that_measures_touches_a_library_that_takes_the_gpu(tmp_path: Path) -> None:
+    """On a GPU host they are all installed, and bm25s would try JAX: 98 GiB of the measured GPU were gone."""
+    for name in ("jax", "torch", "cupy", "tensorflow"):
+        package = tmp_path / name
+        package.mkdir()
+        (package / "__init__.py").write_text(f"raise SystemExit('{name} was imported')\n")
+    code = (
+        "import sys, tasks.stages.gate, tasks.stages.drive\n"
+        "from tasks.agent import golden, graph\n"
+        "from tasks.traffic import work\n"
+        "work.rehearse(golden.load('v1')[:2])\n"
+        "print('jax' in sys.modules)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(settings.root())])}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout) == (0, "False\n"), ran.stderr[-2000:]

@@ -66,6 +66,25 @@ def test_the_arms_environment_counts_over_the_targets(sandbox):
     assert (declared["A"], declared["B"], declared["VLLM_SERVER_DEV_MODE"]) == ("target", "arm", "1")
 
 
+def test_only_a_variable_that_vllm_does_not_know_differs_between_two_deployments(sandbox, monkeypatch):
+    """All that starts with VLLM_ is in the key of its compile cache: what is new at each start would compile anew."""
+    orders = []
+    monkeypatch.setattr(_supervised, "start", lambda _run_dir: None)
+    monkeypatch.setattr(_supervised, "stop", lambda _run_dir: {})
+    monkeypatch.setattr(_supervised, "launch", lambda run_dir, _name, _argv, **order: orders.append((run_dir, order)))
+    monkeypatch.setattr(_supervised, "state", lambda *_: {})
+    monkeypatch.setattr(process, "_follow", lambda *_: True)
+    monkeypatch.setattr(process, "_deployment", lambda *_: {})
+    run = runs.read(lifecycle.claimed(sandbox))
+    seen = []
+    for _ in range(2):
+        process.up(run)
+        run_dir, order = orders[-1]
+        seen.append(order["env"] | {name: (run_dir / file).read_text() for name, file in order["secrets"].items()})
+    assert any(name.startswith("VLLM_") for name in seen[0])
+    assert {name for name in seen[0] | seen[1] if seen[0].get(name) != seen[1].get(name)} == {"ENGINE_KEY"}
+
+
 @pytest.mark.parametrize(
     ("slot", "devices"),
     [("gpu0", "0"), ("gpu1", "1"), ("gpu2+3", "2,3"), ("cpu0", None), ("gpus", None), ("gpu", None)],
@@ -74,22 +93,50 @@ def test_a_slot_of_gpus_shows_the_engine_those_and_no_others(slot, devices):
     assert process._devices(slot).get("CUDA_VISIBLE_DEVICES") == devices
 
 
-def test_memory_is_read_of_the_slots_gpus_alone(monkeypatch):
-    """A run on the GPU beside it comes and goes; that is none of this run's memory."""
-    used = [100, 70_000, 300]
-    nvml = SimpleNamespace(
+def nvml(used_mib: list[int], **more) -> SimpleNamespace:
+    """An NVML of so many GPUs with so much memory in use."""
+    return SimpleNamespace(
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         NVMLError=OSError,
-        nvmlDeviceGetCount=lambda: len(used),
+        nvmlDeviceGetCount=lambda: len(used_mib),
         nvmlDeviceGetHandleByIndex=lambda number: number,
-        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=used[device] * 2**20),
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(used=used_mib[device] * 2**20),
+        **more,
     )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+def test_memory_is_read_of_the_slots_gpus_alone(monkeypatch):
+    """A run on the GPU beside it comes and goes; that is none of this run's memory."""
+    used = [100, 70_000, 300]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(used))
     assert _gpu.memory_used_mib("gpu0") == [100]
     assert _gpu.memory_used_mib("gpu0+2") == [100, 300]
     assert _gpu.memory_used_mib("all-of-it") == used
     assert _gpu.memory_used_mib("gpu7") == []
+
+
+def test_telemetry_is_of_the_slots_gpus_in_our_units_and_leaves_out_what_a_device_does_not_tell(monkeypatch):
+    def energy(device: int) -> int:
+        if device == 0:
+            raise OSError("not supported")
+        return 5_000_500
+
+    telling = {
+        "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(gpu=40 + device, memory=1),
+        "nvmlDeviceGetPowerUsage": lambda device: 345_600,
+        "nvmlDeviceGetTotalEnergyConsumption": energy,
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([100, 70_000], **telling))
+    assert _gpu.readings("gpu1") == [
+        {"gpu": 1, "memory_used_mib": 70_000.0, "utilisation": 0.41, "power_w": 345.6, "energy_j_total": 5000.5}
+    ]
+    assert _gpu.readings("gpu0") == [{"gpu": 0, "memory_used_mib": 100.0, "utilisation": 0.4, "power_w": 345.6}]
+
+
+def test_no_nvml_no_telemetry(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert _gpu.readings("gpu0") is None
 
 
 def test_the_tail_of_a_log_is_its_last_lines_however_long_it_is(tmp_path):

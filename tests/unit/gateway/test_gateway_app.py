@@ -1,6 +1,9 @@
 """Routing, errors in words, and the admin calls."""
 
+import contextlib
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from tasks.artifact import BrokenArtifact
 from tasks.document import InvalidDocument
 from tasks.gateway.app import create
 from tasks.gateway.client import Gateway, register
+from tasks.gateway.registry import Backend, Registry, shared_number
 
 pytestmark = pytest.mark.services  # a gateway
 
@@ -166,14 +170,83 @@ def test_keys_are_told_to_nobody(state: Path) -> None:
         assert (state / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_technique_held_by_a_living_run_is_a_409_in_words(state: Path) -> None:
-    with upstream(answers(plain(b"{}"))) as server, gateway(state) as to:
-        register(to, "a", server.url, "m", None, "run-1")
-        status, document = admin(to, "POST", content=BACKEND | {"run_id": "run-2"})
-        assert (status, document["error"]["type"]) == (409, "technique_held")
-        assert "technique 'a' is held by run run-1" in message(document)
-        assert "DELETE /admin/backends/a?run_id=run-1" in message(document)
-        assert post(to).status == 200
+@contextlib.contextmanager
+def two_runs(state: Path) -> Iterator[Gateway]:
+    """Technique `a`, served by two runs that live, each at a server of its own that says which it is."""
+    script_1, script_2 = (answers(plain(b'{"i":"%s"}' % name)) for name in (b"1", b"2"))
+    with upstream(script_1) as one, upstream(script_2) as two, gateway(state) as to:
+        register(to, "a", one.url, "m", None, "run-1/1")
+        assert post(to).read() == b'{"i":"1"}', "the technique alone names its only run"
+        register(to, "a", two.url, "m", None, "run-2/1")
+        yield to
+
+
+def test_two_living_runs_of_one_technique_are_told_apart_by_the_run(state: Path) -> None:
+    with two_runs(state) as to:
+        assert [post(to, X_Run=run).read() for run in ("run-2/1", "run-1/1")] == [b'{"i":"2"}', b'{"i":"1"}']
+        assert [line["run_id"] for line in lines(state, count=3)] == ["run-1/1", "run-2/1", "run-1/1"]
+        assert json.loads(get(to, "/healthz")[1])["techniques"] == ["a"]
+        shown = json.loads(get(to, "/v1/models", X_Technique="a", X_Run="run-2/1")[1])["data"]
+        assert [model["run_id"] for model in shown] == ["run-2/1"]
+
+
+def test_a_technique_that_means_two_runs_is_a_409_that_names_them(state: Path) -> None:
+    with two_runs(state) as to:
+        answer = post(to)
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["type"]) == (409, "ambiguous_technique")
+        assert error["message"] == ("X-Technique: 'a' is served by 2 runs: name one in X-Run; known: run-1/1, run-2/1")
+        assert get(to, "/v1/models", X_Technique="a")[0] == 409
+        admin(to, "DELETE", "/a?run_id=run-1/1")
+        assert post(to).read() == b'{"i":"2"}', "one is left, so the technique alone names it again"
+
+
+def test_a_run_that_does_not_serve_the_technique_is_a_400_that_names_those_that_do(state: Path) -> None:
+    with two_runs(state) as to:
+        answer = post(to, X_Run="run-3/1")
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["type"]) == (400, "unknown_run")
+        assert error["message"] == "X-Run: no 'run-3/1' serves technique 'a'; known: run-1/1, run-2/1"
+
+
+def test_a_run_that_was_replaced_is_refused_though_only_one_is_left(state: Path) -> None:
+    with two_runs(state) as to:
+        admin(to, "DELETE", "/a?run_id=run-1/1")
+        answer = post(to, X_Run="run-1/1")
+        error = json.loads(answer.read())["error"]
+        assert (answer.status, error["type"]) == (400, "unknown_run")
+        assert error["message"] == "X-Run: no 'run-1/1' serves technique 'a'; known: run-2/1"
+
+
+def test_without_a_run_all_of_a_technique_are_deregistered(state: Path) -> None:
+    with two_runs(state) as to:
+        assert admin(to, "DELETE", "/a")[1]["result"] == "removed"
+        assert admin(to, "GET")[1]["backends"] == []
+
+
+def test_a_change_by_one_worker_is_met_by_the_next_request_of_another(tmp_path: Path) -> None:
+    changes, path = shared_number(), tmp_path / "backends.json"
+    one, two = Registry(path, changes), Registry(path, changes)
+    first, second = (Backend(**BACKEND | {"run_id": run}) for run in ("run-1", "run-2"))
+    one.put(first)
+    assert two.route("a").run_id == "run-1"
+    two.put(second)
+    assert one.route("a", "run-2").run_id == "run-2"
+    assert one.remove("a", "run-1") == "removed"
+    assert two.route("a").run_id == "run-2"
+    assert [row["run_id"] for row in json.loads(path.read_text())["backends"]] == ["run-2"]
+
+
+def test_workers_that_register_at_once_forget_nobody(tmp_path: Path) -> None:
+    changes, path = shared_number(), tmp_path / "backends.json"
+    registries = [Registry(path, changes) for _ in range(4)]
+
+    def put(number: int) -> None:
+        registries[number % 4].put(Backend(**BACKEND | {"run_id": f"run-{number}"}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(put, range(20)))
+    assert {backend.run_id for backend in registries[0].all()} == {f"run-{number}" for number in range(20)}
 
 
 def test_the_same_run_may_register_again(state: Path) -> None:

@@ -1,5 +1,6 @@
 """The log: one line per request with what joins and what was measured, and nothing that was said."""
 
+import io
 import json
 import time
 from pathlib import Path
@@ -91,3 +92,14 @@ def test_a_closed_standard_output_costs_nothing_but_a_count(tmp_path: Path) -> N
     log.close()
     assert json.loads((tmp_path / "log").read_text())["status"] == 200
     assert lost == [1]
+
+
+def test_a_line_longer_than_a_pipe_takes_at_once_is_in_the_file_only(tmp_path: Path) -> None:
+    echo = io.StringIO()
+    log = Log(tmp_path / "log", echo=echo)
+    log.write("request", prompt="x" * 5000)
+    log.write("request", status=200)
+    log.close()
+    filed = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [len(line.get("prompt", "")) for line in filed] == [5000, 0]
+    assert [json.loads(line)["status"] for line in echo.getvalue().splitlines()] == [200]

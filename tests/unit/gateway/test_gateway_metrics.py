@@ -73,8 +73,8 @@ def test_every_metric_route_ending_and_log_field_is_documented(tmp_path: Path) -
         post(to).read()
         fields = set(lines(tmp_path)[0])
         exposed = set(re.findall(r"^# TYPE (\w+)", get(to, "/metrics")[1], re.MULTILINE))
-    routes = {route.path for route in app.create(tmp_path).routes}
-    assert len(exposed) >= 8 and len(routes) >= 6
+    routes = {route.path for route in app.create(tmp_path).app.routes}
+    assert len(exposed) >= 12 and len(routes) >= 6
     named = {word for quoted in re.findall(r"`([^`]+)`", docs) for word in quoted.split()}
     missing = (exposed | routes | fields | set(account.ENDED)) - named
     assert not missing, f"docs/gateway.md: does not mention {sorted(missing)}"

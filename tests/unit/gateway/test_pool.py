@@ -104,7 +104,7 @@ def test_a_name_with_several_addresses_refuses_in_the_same_words(tmp_path: Path)
 def test_free_connections_close_themselves_and_leave_the_shelf() -> None:
     async def scenario(server: Upstream) -> None:
         pool = Pool(connect_timeout_s=1, idle_timeout_s=5)
-        connections = [await pool.post(server.url, {}, b"{}") for _ in range(3)]
+        connections = [await pool.post(address(server.url), (), b"{}") for _ in range(3)]
         for connection in connections:
             while await connection.read():
                 pass
@@ -124,7 +124,7 @@ def test_a_free_connection_that_the_server_closed_is_not_used() -> None:
     async def scenario(server: Upstream) -> None:
         pool = Pool(connect_timeout_s=1, idle_timeout_s=5)
         for _ in range(2):
-            connection = await pool.post(server.url, {}, b"{}")
+            connection = await pool.post(address(server.url), (), b"{}")
             assert await connection.read() == b"{}"
             assert await connection.read() == b""
             connection.end()

@@ -28,8 +28,9 @@ from scripted_upstream import (
 )
 
 from tasks.gateway.app import Limits
+from tasks.gateway.backends import openai
 from tasks.gateway.client import Gateway, register
-from tasks.gateway.relay import TAIL_BYTES, Tail
+from tasks.gateway.outlet import TAIL_BYTES, Outlet
 
 pytestmark = pytest.mark.services  # a gateway and its upstream
 
@@ -291,18 +292,24 @@ def test_a_slow_reader_stops_the_upstream_instead_of_filling_memory(state: Path)
         assert len(answer.read()) == len(block) * count
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [(b"{", "is not JSON"), (b"[]", "must be a JSON object, found list"), (b"", "is not JSON"), (b"\xff", "not JSON")],
-)
-def test_a_body_that_is_no_json_object_is_a_400(state: Path, body: bytes, says: str) -> None:
+@pytest.mark.parametrize("body", [b"{", b"[]", b"", b"\xff", b'"{}"', b"}{", b"the secret of the garden"])
+def test_a_body_that_cannot_be_a_json_object_is_a_400(state: Path, body: bytes) -> None:
     with upstream(answers(plain(b"{}"))) as server, gateway(state) as to:
         arm(to, server)
         answer = post(to, body)
         error = json.loads(answer.read())["error"]
         assert (answer.status, error["type"]) == (400, "invalid_json")
-        assert says in error["message"]
+        assert error["message"] == f"body: must be a JSON object, {{...}}; found {len(body)} bytes that cannot be one"
         assert server.calls == []
+
+
+def test_what_could_be_an_object_is_the_servers_to_judge(state: Path) -> None:
+    refusal = plain(b'{"error":{"message":"no JSON"}}', b"400 Bad Request")
+    with upstream(answers(refusal)) as server, gateway(state) as to:
+        arm(to, server)
+        answer = post(to, b' {"messages": nonsense}\n')
+        assert (answer.status, answer.read()) == (400, b'{"error":{"message":"no JSON"}}')
+        assert server.calls[0].body == b' {"messages": nonsense}\n'
 
 
 def test_deeply_nested_json_is_a_400_too(state: Path) -> None:
@@ -359,11 +366,49 @@ def test_100_continue_before_the_answer_is_skipped(state: Path) -> None:
         assert (answer.status, answer.read()) == (200, b"{}")
 
 
+def test_what_comes_after_the_end_of_a_stream_reaches_nobody(state: Path) -> None:
+    """A second answer in the same read, which would otherwise be the answer to the client's next request."""
+    whole = STREAM_HEAD + chunk(EVENTS) + b"0\r\n\r\n"
+    with upstream(answers(whole + plain(b'{"for":"somebody else"}'))) as server, gateway(state) as to:
+        arm(to, server)
+        connection = connect(to)
+        for _ in range(2):
+            connection.request("POST", "/v1/chat/completions", json.dumps(ASK), {"X-Technique": "a"})
+            assert connection.getresponse().read() == EVENTS
+        assert server.connections == 2
+
+
+class Cycle:
+    """What uvicorn's `send` belongs to, as far as an outlet looks at it; its client never reads too slowly."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.flow = self
+        self.write_paused = False
+        self.wrote: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.wrote.append(data)
+
+    async def send(self, _message: object) -> None:
+        raise AssertionError("a chunk does not go through send")
+
+
 @pytest.mark.parametrize("size", [1, 1000, 70_000])
 def test_the_tail_is_the_end_of_what_passed(size: int) -> None:
     body = bytes(i * 7 % 251 for i in range(200_000))
-    tail = Tail()
-    for at in range(0, len(body), size):
-        tail.feed(body[at : at + size])
-    assert tail.bytes() == body[-TAIL_BYTES:]
-    assert tail.size <= 4 * TAIL_BYTES + size
+    cycle = Cycle()
+    outlet = Outlet(cycle.send, openai)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    for piece in pieces:
+        assert outlet.write(piece) is False
+    assert (outlet.tail(), outlet.size) == (body[-TAIL_BYTES:], len(body))
+    assert sum(map(len, outlet.parts)) <= 5 * TAIL_BYTES + size
+    assert cycle.wrote == [chunk(piece) for piece in pieces]
+
+
+def test_a_send_without_a_transport_is_told_in_words() -> None:
+    async def send(_message: object) -> None: ...
+
+    with pytest.raises(RuntimeError, match=r"outlet\.py must be adapted"):
+        Outlet(send, openai)

@@ -86,6 +86,12 @@ def test_an_unresolved_arm_runs_where_it_is_not_needed(sandbox):
     assert ask().exists()
 
 
+def test_a_model_folder_has_no_revision_to_need(sandbox):
+    needy = lifecycle.TARGET | {"needs": ["model.revision"]}
+    lifecycle.write_yaml(sandbox / "deploy" / "targets" / "stand-in" / "target.yaml", needy)
+    assert ask().exists()
+
+
 def test_an_unknown_driver(sandbox, untouched):
     lifecycle.write_yaml(
         sandbox / "deploy" / "targets" / "stand-in" / "target.yaml", lifecycle.TARGET | {"driver": "magic"}

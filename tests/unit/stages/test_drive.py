@@ -22,10 +22,31 @@ TIERS: dict[str, Any] = {
 }
 
 
+SHAPES: dict[str, Any] = {
+    "gateway": {
+        "levels": [
+            {"rate_per_s": 15, "arrivals": "constant", "duration_s": 3, "warmup_s": 1},
+            {"users": 3, "duration_s": 2},
+            {"rate_per_s": 12, "arrivals": "gamma", "burstiness": 2, "duration_s": 2},
+        ],
+        "drain_s": 5,
+        "output_tokens": 6,
+        "processes": 2,
+    },
+    "agent": {
+        "levels": [{"rate_per_s": 3, "arrivals": "poisson", "duration_s": 3}, {"users": 2, "duration_s": 2}],
+        "replay": True,
+        "tool_s": 0.02,
+        "drain_s": 8,
+    },
+}
+
+
 @pytest.fixture
-def run_dir(sandbox: Path) -> Path:
+def run_dir(sandbox: Path, request: pytest.FixtureRequest) -> Path:
     """Claimed, gated, not deployed."""
-    write_yaml(sandbox / "deploy" / "plans" / "levels.yaml", PLAN | {"tiers": TIERS})
+    tiers = getattr(request, "param", TIERS)
+    write_yaml(sandbox / "deploy" / "plans" / "levels.yaml", PLAN | {"tiers": tiers})
     folder = claim(arm="cpu-baseline", target="stand-in", plan="levels")
     artifact.write(folder / "gate.json", {"format": 1, "verdict": "PASS", "reason": "said the test"})
     return folder
@@ -90,13 +111,16 @@ def _gateway(run_dir: Path) -> None:
     assert set(calls[0]) == {*record.REQUEST, *(m.name for m in metrics.TABLE if m.row == "request")}
     assert [row for row in calls if row["failure"] or row["is_aborted"]] == []
     assert len({row["request_id"] for row in calls}) == len(calls)
+    windows = {one["level"]: one for one in artifact.read(run_dir / "gateway" / "windows.json")["levels"]}
     for number, users in ((1, 2), (2, 5), (3, 1)):
         level = [row for row in calls if row["level"] == number]
         assert {row["user"] for row in level} == set(range(users))
         assert {row["users"] for row in level} == {users}
         first_ends = [min(row["t_end_ns"] for row in level if row["user"] == user) for user in range(users)]
-        for row in level:
-            assert row["is_warmup"] == (row["t_send_ns"] < max(first_ends)), row["request_id"]
+        window = windows[number]
+        assert window["window_start_ns"] >= max(first_ends)
+        for row in level:  # by when it was wanted: a late client must not move a call into the window
+            assert row["is_warmup"] == (row["t_intended_ns"] < window["window_start_ns"]), row["request_id"]
     # a level begins when the one before it has ended
     ends = {n: max(row["t_end_ns"] for row in calls if row["level"] == n) for n in (1, 2)}
     assert all(row["t_send_ns"] > ends[row["level"] - 1] for row in calls if row["level"] > 1)
@@ -147,3 +171,54 @@ def test_the_same_seed_sends_the_same_work(deployed: Path) -> None:
     mine = [row["case_id"] for row in calls if (row["level"], row["user"]) == (2, 3)]
     assert mine == [next(expected).id for _ in mine]
     assert len(mine) > 3
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("run_dir", [SHAPES], indirect=True)
+def test_open_loops_in_two_processes_and_a_replay(deployed: Path) -> None:
+    stage.perform("drive_gateway", deployed)
+    stage.perform("drive_agent", deployed)
+    _two_processes(deployed)
+    _replayed(deployed)
+    for tier in ("gateway", "agent"):
+        note = artifact.read(deployed / tier / "tier.json")
+        assert (note["failure"], note["ended_early"], note["cache_salt"]) == (None, None, f"{deployed.parent.name}.1")
+        assert len(note["workload_sha256"]) == 64
+
+
+def _two_processes(run_dir: Path) -> None:
+    calls = rows.read(run_dir, "gateway", "requests")
+    assert [row for row in calls if row["failure"] or row["is_aborted"]] == []
+    assert len({row["request_id"] for row in calls}) == len(calls)
+    assert [row["t_send_ns"] for row in calls] == sorted(row["t_send_ns"] for row in calls)
+    assert {row["process"] for row in calls} == {0, 1}
+    assert all(row["output_tokens"] == row["requested_output_tokens"] == 6 for row in calls)
+    levels = {level["level"]: level for level in artifact.read(run_dir / "gateway" / "client.json")["levels"]}
+    assert [one["process"] for one in levels[1]["processes"]] == [0, 1]
+    paced = sorted((row for row in calls if row["level"] == 1), key=lambda row: row["user"])
+    # 15 a second for 3 s, evenly, from half a gap on: every arrival was sent once, by one of two
+    assert [row["user"] for row in paced] == list(range(45))
+    assert [row["process"] for row in paced] == [0, 1] * 22 + [0]
+    begin_ns = levels[1]["t_start_ns"]
+    for number, row in enumerate(paced):
+        assert abs(row["t_intended_ns"] - begin_ns - (number + 0.5) / 15 * 1e9) < 1000
+        assert row["t_send_ns"] >= row["t_intended_ns"]
+        assert (row["users"], row["rate_per_s"]) == (None, 15.0)
+        assert row["is_warmup"] == (number < 15)
+        assert row["ttft_intended_ms"] == pytest.approx(row["ttft_ms"] + row["schedule_delay_ms"])
+    assert {(row["user"], row["users"]) for row in calls if row["level"] == 2} == {(0, 3), (1, 3), (2, 3)}
+    assert len({row["process"] for row in calls if row["level"] == 2}) == 2
+    assert sum(level["requests"] for level in levels.values()) == len(calls)
+    assert all(level["unsent"] == 0 for level in levels.values())
+
+
+def _replayed(run_dir: Path) -> None:
+    played, calls = rows.read(run_dir, "agent", "tasks"), rows.read(run_dir, "agent", "requests")
+    whole = [task for task in played if not task["is_aborted"]]
+    assert whole and all(task["is_success"] for task in whole), [task["failure_detail"] for task in whole]
+    assert {task["level"] for task in whole} == {1, 2}
+    good = [row for row in calls if not row["is_aborted"]]
+    assert all(row["output_tokens"] == row["requested_output_tokens"] for row in good)
+    for task in (task for task in played if task["level"] == 1):
+        first = next(row for row in calls if row["task_id"] == task["task_id"] and row["step"] == 1)
+        assert task["t_start_ns"] == first["t_intended_ns"]  # a user of an open loop waits from the arrival on

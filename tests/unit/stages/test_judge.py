@@ -239,3 +239,66 @@ def test_a_corrupt_parquet_is_named(run_dir):
     (run_dir / "agent/tasks.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(artifact.BrokenArtifact, match=r"agent/tasks.parquet: cannot be read"):
         judge(run_dir)
+
+
+def window(run_dir, tier: str, **changes) -> None:
+    found = artifact.read(run_dir / tier / "windows.json")
+    found["levels"][0] |= changes
+    artifact.write(run_dir / tier / "windows.json", found)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("too_short", "too short: because"),
+        ("no_steady_state", "no steady state: because"),
+        ("overload", "not judged: because"),
+    ],
+)
+def test_without_a_steady_window_there_is_no_verdict(tmp_path, state, words):
+    """Neither a PASS (gateway) nor a FAIL by latency (agent)."""
+    run_dir = measured_run.make(tmp_path, later_ms=1400)
+    for tier in ("gateway", "agent"):
+        window(run_dir, tier, state=state, reason="because")
+    found = judged(run_dir)
+    assert {(row["verdict"], row["reason"]) for row in found["verdicts"]} == {("INCONCLUSIVE", words)}
+    assert percentile(found, "gateway", "ttft_ms", 0.5)["estimate"] == pytest.approx(50)
+    assert (cost(found, "sustained")["usd_per_task"] is None) == (state != "too_short")
+
+
+def test_failures_need_no_steady_window(run_dir):
+    requests = gateway_requests("known")
+    for row in requests[:30]:
+        row.update(failure="timeout", t_first_token_ns=None, t_last_token_ns=None)
+    write_tier(run_dir, "gateway", requests)
+    window(run_dir, "gateway", state="too_short", reason="because")
+    assert verdict(judged(run_dir), "gateway-ttft-p95")["verdict"] == "FAIL"
+
+
+def test_windows_that_nobody_looked_for(run_dir):
+    (run_dir / "gateway/windows.json").unlink()
+    found = verdict(judged(run_dir), "gateway-ttft-p95")
+    assert (found["verdict"], found["n"]) == ("INCONCLUSIVE", 100)
+    assert "windows.json is missing" in found["reason"]
+
+
+def test_only_the_window_counts(run_dir):
+    """From 45 s to 55 s after the claim: calls sent at 45.6 to 54.4, every 0.8 s, 4 users."""
+    window(run_dir, "gateway", window_start_ns=45 * 10**9, window_end_ns=55 * 10**9)
+    assert percentile(judged(run_dir), "gateway", "ttft_ms", 0.5)["n"] == 4 * 12
+
+
+def test_an_open_loop_is_judged_from_the_intended_send(tmp_path):
+    """The server takes 50 ms; the client sent 5 s late, and that is what a user waited."""
+    tiers = measured_run.PLAN["tiers"] | {
+        "gateway": {"levels": [{"rate_per_s": 5, "arrivals": "poisson", "duration_s": 20}]}
+    }
+    run_dir = measured_run.make(tmp_path, plan={"tiers": tiers})
+    late = [row | {"t_intended_ns": row["t_send_ns"] - 5 * 10**9} for row in gateway_requests("known")]
+    write_tier(run_dir, "gateway", late)
+    window(run_dir, "gateway", window_start_ns=0)
+    found = judged(run_dir)
+    assert percentile(found, "gateway", "ttft_ms", 0.5)["estimate"] == pytest.approx(50)
+    assert percentile(found, "gateway", "ttft_intended_ms", 0.5)["estimate"] == pytest.approx(5050)
+    row = verdict(found, "gateway-ttft-p95")
+    assert (row["verdict"], row["indicator"]) == ("FAIL", "ttft_intended_ms")

@@ -66,7 +66,7 @@ def test_every_row_of_the_folder_is_stored(postgres: str, run_dir: Path) -> None
     assert counts() == {
         "run": 1,
         "phase": 7,
-        "golden": 2,
+        "golden": 41,
         "request": 100 + 120,
         "agent_task": 40,
         "engine_sample": 12,

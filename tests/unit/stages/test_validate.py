@@ -34,7 +34,7 @@ def test_an_honest_run_is_valid(run_dir):
     found = validated(run_dir)
     assert (found["is_valid"], found["reasons"], found["unverified"]) == (True, [], [])
     assert all(one["success"] for one in found["expectations"])
-    assert {one["rule"] for one in found["expectations"]} >= {0, 1, 2, 3, 4, 5, 6, 7, 9, 12}
+    assert {one["rule"] for one in found["expectations"]} >= set(range(13))
     assert {(one["suite"], one["scope"]) for one in found["expectations"]} == {
         ("golden", "run"),
         ("run", "run"),
@@ -98,9 +98,8 @@ def spoil_facts(run_dir: Path) -> None:
 FACTS = [
     "rule 0 (run): every stage up to release did its work: unfinished_stages drive_agent, release",
     "rule 1 (run): every requested setting is in effect: settings_not_in_effect 1; which max-num-seqs: 4 became 128",
-    "rule 2 (run): every case of the golden set was evaluated: 2",
     "gate_verdict FAIL; gate_reason 3 of 41",
-    "rule 2 (run): the gate left out no case: gate_cases_missed 2",
+    "rule 2 (run): the gate left out no case: gate_cases_missed 40",
     "rule 3 (run): the engine's process is one and the same from verify to the last scrape: engine_starts 2",
     "rule 3 (run): the engine's token counter never fell: counter_drops 1",
     "output_tokens_off 0.01079; client_output_tokens 1100; engine_output_tokens 1112",
@@ -122,7 +121,6 @@ FILES = [
     "rule 0 (agent): the files behind tasks can be read",
     "rule 1 (run): every requested setting is in effect: nothing to look at",
     "rule 2 (run): the gate said PASS before any load, or the plan says why there is none: nothing to look at",
-    "rule 2 (run): every case of the golden set was evaluated: 2",
     "rule 2 (run): the gate left out no case: nothing to look at",
     "rule 4 (gateway): client and engine agree on input tokens within 1 %: nothing to look at",
     "rule 4 (gateway): client and engine agree on output tokens within 1 %: nothing to look at",

@@ -7,7 +7,7 @@ import pytest
 from scipy.signal import lfilter
 
 from tasks.stats import percentile as stats
-from tasks.stats.dependence import cluster_effect, effective_n, serial_effect
+from tasks.stats.dependence import cluster_effect, correlation_time, effective_n
 
 NORMAL = {0.5: 0.0, 0.95: 1.6449}  # quantiles of the standard normal distribution
 REPEATS = 200
@@ -75,7 +75,7 @@ def test_known_correlation_time():
     phi = 0.8
     truth = 1 + 2 * sum(2 / math.pi * math.asin(phi**k) for k in range(1, 200))
     rng = np.random.default_rng(8)
-    found = [serial_effect((autoregressive(rng, 4000, phi) > 0).astype(float)) for _ in range(20)]
+    found = [correlation_time((autoregressive(rng, 4000, phi) > 0).astype(float)) for _ in range(20)]
     assert 0.97 * truth < float(np.mean(found)) < 1.25 * truth
 
 

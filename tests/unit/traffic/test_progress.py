@@ -19,7 +19,7 @@ def row(*, ago_s: float = 0, failure: str | None = None, **more: Any) -> str:
 
 def test_it_follows_a_growing_file_and_waits_for_the_end_of_a_row(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
-    progress = Progress(path, PLAN)
+    progress = Progress(tmp_path, PLAN)
     progress.read()  # nothing there yet
     assert progress.left_s() == 50
     whole = row() + row(failure="http_5xx") + row(is_aborted=True)
@@ -39,7 +39,7 @@ def test_it_follows_a_growing_file_and_waits_for_the_end_of_a_row(tmp_path: Path
 def test_what_is_left_counts_from_the_levels_first_row(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(row(ago_s=5))
-    progress = Progress(path, PLAN)
+    progress = Progress(tmp_path, PLAN)
     progress.read()
     assert 44 < progress.left_s() < 45.1
     path.write_text(path.read_text() + row(ago_s=1, level=2))
@@ -51,7 +51,7 @@ def test_hopeless_is_a_whole_window_of_failures_and_enough_of_them(tmp_path: Pat
     def of(*rows: str) -> bool:
         path = tmp_path / "requests.jsonl"
         path.write_text("".join(rows))
-        progress = Progress(path, PLAN)
+        progress = Progress(tmp_path, PLAN)
         progress.read()
         return progress.is_hopeless(at_least=5)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks import artifact
+from tasks.drivers import _gpu
 from tasks.engines import vllm
 from tasks.traffic import scrape
 
@@ -85,6 +86,21 @@ def test_a_failed_scrape_is_a_row(server: ThreadingHTTPServer, status: int, text
 def test_nobody_there_is_a_row() -> None:
     (row,) = scrape.once(scrape.Source("engine", "http://127.0.0.1:9/metrics", None, vllm.METRICS))
     assert row["name"] == "scrape_failed"
+
+
+def test_the_slots_gpus_are_a_source_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [{"gpu": 3, "power_w": 310.5, "energy_j_total": 7000.25}]
+    monkeypatch.setattr(_gpu, "readings", lambda slot: told if slot == "gpu3" else None)
+    (source,) = scrape.gpus("gpu3")
+    rows = scrape.once(source)
+    assert [(r["source"], r["name"], r["value"], json.loads(r["labels"])) for r in rows] == [
+        ("gpu", "power_w", 310.5, {"gpu": 3}),
+        ("gpu", "energy_j_total", 7000.25, {"gpu": 3}),
+    ]
+    assert scrape.gpus("cpu0") == [] and scrape.gpus("gpu4") == []
+    told.clear()
+    (lost,) = scrape.once(source)
+    assert (lost["source"], lost["name"]) == ("gpu", "scrape_failed")
 
 
 def test_it_scrapes_before_during_and_after(server: ThreadingHTTPServer, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ WHOLE = CHUNKED + chunk(word("Hi")) + chunk(END) + chunk(b"")
 
 def call(url: str, **more: Any) -> stream.Answer:
     endpoint = more.pop("endpoint", None) or stream.Endpoint(
-        url, "arm-a", "tiny", key="secret", idle_s=more.pop("idle_s", 5)
+        url, "arm-a", "tiny", key="secret", idle_s=more.pop("idle_s", 5), run="run-1/1"
     )
     return stream.call(endpoint, {"messages": []}, request_id="r1", timeout_s=more.pop("timeout_s", 5), **more)
 
@@ -63,6 +63,7 @@ def test_the_row_and_the_request(scripted: Callable[..., Scripted]) -> None:
     assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     for line in (
         b"X-Technique: arm-a",
+        b"X-Run: run-1/1",
         b"X-Request-Id: r1",
         b"X-Task-Id: t1",
         b"X-Step: 2",
@@ -216,7 +217,7 @@ def test_waiting_for_the_first_byte_is_not_silence(scripted: Callable[..., Scrip
 def test_done_without_an_end_of_the_body_is_a_good_answer(
     scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "LINGER_S", 0.2)
+    monkeypatch.setattr(stream.wire, "LINGER_S", 0.2)
     began = time.monotonic()
     row = call(scripted([(0, CHUNKED + chunk(word("a") + END)), (3, b"")]).url, timeout_s=10, idle_s=10).row
     assert row["failure"] is None
