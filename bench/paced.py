@@ -1,4 +1,4 @@
-"""A server whose send times are known: `python -m bench.paced --record FILE [--ttft-ms 50 --gap-ms 20 ...]`.
+"""A server whose send times are known: `python -m bench.paced [--record FILE --ttft-ms 50 --gap-ms 20 ...]`.
 
 It paces answers like an engine that never gets slower, from one process and one epoll loop, and writes down what it
 really did: per request when it came (by the kernel's own stamp, so that no wait in this process is taken for the
@@ -9,9 +9,10 @@ An answer is --chunks chunks of one word, whatever max_tokens says (one tool can
 write each, gap after gap, the first one --ttft-ms after the request. The first comes with the role, the last with
 finish reason, usage and [DONE]: nothing that a tool could take for another first or last token. With --spread-ms each
 of the first --wave requests waits a random time more, up to so much: from then on the streams of a closed loop keep the
-phases that this gave them. Without it, all that start together stay together: a burst.
+phases that this gave them. Without it, all that start together stay together: a burst. A request that does not ask for
+a stream gets the same answer as one JSON object, after --ttft-ms.
 
-The port is printed first. `GET /state` tells how many requests began and ended.
+The port is printed first.
 """
 
 import argparse
@@ -34,14 +35,21 @@ from tasks.traffic.connection import SO_TIMESTAMPNS
 from tasks.traffic.wire import clocks_apart_ns
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+STREAMED = re.compile(rb'"stream": *true')
 ASKED_ID = re.compile(rb"\r\nx-request-id: *([^\r\n]*)", re.IGNORECASE)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 OPENING = b'data: {"id":"chatcmpl-%b","object":"chat.completion.chunk","created":1700000000,"model":"paced",'
 ROLE = b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
 WORD = b'"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}\n\n'
 FINISH = b'"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]}\n\n'
 USAGE = b'"choices":[],"usage":{"prompt_tokens":32,"completion_tokens":%d,"total_tokens":%d}}\n\n'
 DONE = b"data: [DONE]\n\n"
+WHOLE = (
+    b'{"id":"chatcmpl-%b","object":"chat.completion","created":1700000000,"model":"paced","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"%b"},"logprobs":null,"finish_reason":"length"}],"usage":'
+    b'{"prompt_tokens":32,"completion_tokens":%d,"total_tokens":%d}}'
+)
 PR_SET_TIMERSLACK = 29
 
 
@@ -55,6 +63,7 @@ class Answer:
     due_ns: int  # of the first chunk
     word: bytes
     fd: int
+    is_streamed: bool
     sent_ns: list[int] = field(default_factory=list)
     is_gone: bool = False
 
@@ -81,7 +90,8 @@ class Server:
         self.poll.register(self.listener, select.EPOLLIN)
         self.clients: dict[int, Client] = {}
         self.queue: list[tuple[int, int, Answer]] = []
-        self.answers: list[Answer] = []
+        self.answers: list[Answer] = []  # all of them, if they are to be recorded
+        self.begun = 0
         self.apart_ns = clocks_apart_ns()
         self.late_reads = 0
         self.is_stopped = False
@@ -106,6 +116,9 @@ class Server:
 
     def _send(self, answer: Answer) -> None:
         count = len(answer.sent_ns) + 1
+        if not answer.is_streamed:
+            self._send_whole(answer)
+            return
         data = answer.word
         if count == 1:
             opening = OPENING % answer.asked_id.encode()
@@ -122,6 +135,17 @@ class Server:
         if count == answer.chunks:
             client.answer = None
         self._write(client, data)
+
+    def _send_whole(self, answer: Answer) -> None:
+        client = self.clients.get(answer.fd)
+        if client is None or client.answer is not answer:
+            answer.is_gone = True
+            return
+        count = self.options.chunks
+        body = WHOLE % (answer.asked_id.encode(), b" word" * count, count, count + 32)
+        answer.sent_ns.append(monotonic_ns())
+        client.answer = None
+        self._write(client, JSON_HEAD % len(body) + body)
 
     def _write(self, client: Client, data: bytes) -> None:
         if not client.unsent:
@@ -187,32 +211,32 @@ class Server:
             size = end + 4 + (int(length[1]) if length else 0)
             if len(client.came) < size:
                 return
+            is_streamed = STREAMED.search(client.came, end, size) is not None
             del client.came[:size]
-            self._request(client, head, at_ns)
+            self._request(client, head, at_ns, is_streamed=is_streamed)
 
-    def _request(self, client: Client, head: bytes, at_ns: int) -> None:
+    def _request(self, client: Client, head: bytes, at_ns: int, *, is_streamed: bool) -> None:
         if head.startswith(b"POST ") and b"/chat/completions" in head:
-            self._begin(client, head, at_ns)
-        elif head.startswith(b"GET /state"):
-            ended = sum(len(answer.sent_ns) == answer.chunks for answer in self.answers)
-            self._write(client, _plain({"began": len(self.answers), "ended": ended}))
+            self._begin(client, head, at_ns, is_streamed=is_streamed)
         elif b"/models" in head[:40]:
             self._write(client, _plain({"object": "list", "data": [{"id": "paced", "object": "model"}]}))
         else:
             self._write(client, _plain({}))
 
-    def _begin(self, client: Client, head: bytes, at_ns: int) -> None:
+    def _begin(self, client: Client, head: bytes, at_ns: int, *, is_streamed: bool) -> None:
         asked_id = ASKED_ID.search(head)
-        is_first = len(self.answers) < self.options.wave
+        is_first = self.begun < self.options.wave
         extra_ms = self.rng.uniform(0, self.options.spread_ms) if is_first else 0.0
-        name = asked_id[1].decode() if asked_id else f"n{len(self.answers)}"
+        name = asked_id[1].decode() if asked_id else f"n{self.begun}"
         due_ns = at_ns + int((self.options.ttft_ms + extra_ms) * 1e6)
-        chunks = self.options.chunks
+        chunks = self.options.chunks if is_streamed else 1
         word = framed(OPENING % name.encode() + WORD)
-        answer = Answer(name, at_ns, chunks, due_ns, word, client.sock.fileno())
+        answer = Answer(name, at_ns, chunks, due_ns, word, client.sock.fileno(), is_streamed)
         client.answer = answer
-        self.answers.append(answer)
-        heapq.heappush(self.queue, (due_ns, len(self.answers), answer))
+        self.begun += 1
+        if self.options.record:
+            self.answers.append(answer)
+        heapq.heappush(self.queue, (due_ns, self.begun, answer))
 
     def record(self) -> dict[str, Any]:
         """What was done, request by request in the order in which they came."""
@@ -228,14 +252,14 @@ def framed(data: bytes) -> bytes:
 
 def _plain(content: Any) -> bytes:
     body = json.dumps(content).encode()
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    return JSON_HEAD % len(body) + body
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.paced", description=__doc__.partition("\n")[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
-    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--record", type=Path, help="where the truth is written at the end")
     parser.add_argument("--ttft-ms", type=float, default=50.0)
     parser.add_argument("--gap-ms", type=float, default=20.0)
     parser.add_argument("--chunks", type=int, default=50, help="of each answer")
@@ -248,7 +272,8 @@ def main() -> None:
     print(server.listener.getsockname()[1], flush=True)
     gc.disable()  # nothing here is cyclic; a collection would be a pause
     server.serve()
-    server.options.record.write_text(json.dumps(server.record()), encoding="utf-8")
+    if server.options.record:
+        server.options.record.write_text(json.dumps(server.record()), encoding="utf-8")
 
 
 if __name__ == "__main__":
