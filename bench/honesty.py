@@ -62,6 +62,7 @@ class Row:
     fault: str
     seen: Seen
     verdict: Verdict
+    load_average: float  # of the minute before the run ended
 
 
 def main() -> None:
@@ -81,7 +82,7 @@ def main() -> None:
     print(honesty_page.table(rows, names, faults))
     if asked.markdown:
         Path(asked.markdown).write_text(honesty_page.page(rows, names, faults, versions))
-    print(json.dumps({"verdicts": counted(rows), "versions": versions, "load_average": os.getloadavg()[0]}))
+    print(json.dumps({"verdicts": counted(rows), "versions": versions}))
 
 
 def _asked() -> argparse.Namespace:
@@ -186,7 +187,9 @@ def _judged(name: str, faults: tuple[str, ...], out: Path) -> Iterator[Row]:
         seen = control if fault == NONE else _seen(name, fault, out)
         if fault == "warm_cache":  # what TTFT would be if prompts were computed
             seen = Seen(seen.report, seen.truth | {"ttft_ms_p50": control.truth["ttft_ms_p50"]})
-        yield Row(name, fault, seen, judge(None if fault == NONE else fault, seen, control))
+        verdict = judge(None if fault == NONE else fault, seen, control)
+        load = json.loads((out / f"{name}.{fault}" / "ended.json").read_text())["load_average"]
+        yield Row(name, fault, seen, verdict, load)
 
 
 def _seen(name: str, fault: str, out: Path) -> Seen:

@@ -49,6 +49,7 @@ def page(rows: "list[Row]", names: list[str], faults: tuple[str, ...], versions:
     found = {(row.tool, row.fault): row for row in rows}
     said = ", ".join(f"{name} {versions[name]}" for name in names)
     parts = [HEAD, f"Measured on {datetime.now(UTC):%Y-%m-%d}: {said} (vllm: `vllm bench serve`).\n"]
+    parts += [f"Load average when a run ended, least to most: {'; '.join(_loads(rows, name) for name in names)}.\n"]
     parts += ["| fault | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     parts += [f"| {_label(f)} | " + " | ".join(_word(found[n, f]) for n in names) + " |" for f in faults]
     parts += ["\n## Why\n", "| fault | tool | verdict | wrong | told by |", "|---|---|---|---|---|"]
@@ -59,6 +60,11 @@ def page(rows: "list[Row]", names: list[str], faults: tuple[str, ...], versions:
                 wrong, told = "; ".join(row.verdict.wrong), "; ".join(row.verdict.noticed)
                 parts.append(f"| {_label(fault)} | {name} | {_word(row)} | {_cell(wrong)} | {_cell(told)} |")
     return "\n".join(parts) + "\n" + OUTRO
+
+
+def _loads(rows: "list[Row]", name: str) -> str:
+    loads = [row.load_average for row in rows if row.tool == name]
+    return f"{name} {min(loads):.1f} to {max(loads):.1f}"
 
 
 def _label(fault: str) -> str:

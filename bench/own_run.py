@@ -4,8 +4,9 @@ The arm is the sim with the same flags as for the peers, the fault planted by it
 users, prompts from the golden set, and the same fixed number of output tokens. The gate is left out and says why: it
 would refuse a server that answers wrongly before anything is measured, and what is asked here is whether the
 measuring notices. All of the figures are of the gateway tier: of judgement.json, but for the largest gap, which the
-rows have. What it warns of are expectations that are not met (validation.json). The truth is the sim's record of
-those calls that the judgement counts.
+rows have. What it warns of are expectations that are not met (validation.json), but for those of rules 6 and 9, on the
+client and the steady window: they come and go with what else the machine does, whatever the server did. The truth is
+the sim's record of those calls that the judgement counts.
 
 The report has no output tokens per second: a figure that we do not give.
 """
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "armwise"
 ARM, PLAN = "sim-honesty", "honesty"
 LEVEL_S = 20
+ASIDE = (6, 9)  # rules
 GIVEN = ("served-model-name", "enable-prompt-tokens-details")  # by armwise itself, always
 PLAN_OF = {
     "purpose": "The same short closed loop that the peers get, for bench/honesty.",
@@ -117,8 +119,8 @@ def read(judgement: dict[str, Any], validation: dict[str, Any], counted: list[di
     }
     cached = {"cached tokens": sum(row.get("cached_input_tokens") or 0 for row in counted)}
     answer_ms = _numbers({"ttfa": medians.get("ttfa_ms", {}).get("estimate")}).get("ttfa")
-    unmet = [one for one in validation.get("expectations", []) if not one["success"] and one["scope"] != "agent"]
-    lines = sorted({f"rule {one['rule']} ({one['scope']}): {one['says']}" for one in unmet})
+    ours = [one for one in validation.get("expectations", []) if one["scope"] != "agent" and one["rule"] not in ASIDE]
+    lines = sorted({f"rule {one['rule']} ({one['scope']}): {one['says']}" for one in ours if not one["success"]})
     return Report(_numbers(figures), _numbers(cached), answer_ms, lines)
 
 

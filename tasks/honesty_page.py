@@ -18,6 +18,7 @@ run: what was seen, what was allowed, ids of rows that broke it, and why.
 
 Bounds, reasons and sources stand in `deploy/expectations/`; a source is a public complaint (repository#number).
 `python -m bench.clean` plays clean runs of every sim arm under different seeds and counts the alarms.
+[honesty-peers.md](honesty-peers.md) shows what four other tools say of the same faults (`python -m bench.honesty`).
 """
 
 

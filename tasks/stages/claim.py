@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import arm as arms
-from tasks import artifact, catalog, drivers, lease, leftovers, settings, slo, slot, stage
+from tasks import artifact, catalog, drivers, engines, lease, leftovers, settings, slo, slot, stage
 from tasks import plan as plans
 from tasks import price as prices
 from tasks import run as runs
@@ -66,6 +66,8 @@ def _draft(arm: str, target: str, plan: str, repeat: int, key: str | None) -> Ru
         errors.append(InvalidDocument(f"repeat: must be at least 1, got {repeat}"))
     if the_plan and the_price:
         errors += map(InvalidDocument, _plan_faults(plan, the_plan, the_arm.price if the_arm else "", the_price))
+    if the_arm and the_plan:
+        errors += map(InvalidDocument, _length_faults(plan, the_plan, arm, the_arm))
     if the_arm and the_target:
         errors += map(InvalidDocument, _pair_faults(arm, the_arm, target, the_target))
     if len(errors) == 1:
@@ -98,6 +100,19 @@ def _loaded(load: Callable[[str], Loaded], name: str, errors: list[Exception]) -
     except (catalog.UnknownName, InvalidDocument) as error:
         errors.append(error)
         return None
+
+
+def _length_faults(plan_name: str, plan: Plan, arm_name: str, arm: Arm) -> list[str]:
+    """A plan that fixes output lengths needs an engine that can."""
+    fixes = {
+        "tiers.agent.replay": plan.tiers.agent.replay,
+        "tiers.gateway.output_tokens": plan.tiers.gateway.output_tokens,
+    }
+    if {"min_tokens", "ignore_eos"} <= catalog.module_of(engines, arm.engine).TAKES:
+        return []
+    where = f"{plans.folder() / plan_name}.yaml"
+    why = f"fixes output lengths, which engine {arm.engine} of arm {arm_name} cannot promise"
+    return [f"{where}: {name}: {why}" for name, is_asked in fixes.items() if is_asked]
 
 
 def _plan_faults(name: str, plan: Plan, price_name: str, price: Price) -> list[str]:

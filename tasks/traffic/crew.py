@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,18 +49,23 @@ class Processes:
         return None
 
     def stop(self) -> None:
-        """Politely, then by force. Returns when all are gone."""
-        all_of_them = [*self.workers, self.first]
-        for one in all_of_them:
-            if one.poll() is None:
-                one.send_signal(signal.SIGTERM)
-        until = time.monotonic() + STOP_S
-        for one in all_of_them:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(max(until - time.monotonic(), 0.1))
-        for one in all_of_them:
+        """The first one, which has its workers end their level and quit; who is left then; by force at last."""
+        for some in ([self.first], self.workers):
+            _told_to_end(some)
+        for one in (self.first, *self.workers):
             one.kill()
             one.wait()
+
+
+def _told_to_end(some: Sequence[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM, and STOP_S."""
+    for one in some:
+        if one.poll() is None:
+            one.send_signal(signal.SIGTERM)
+    until = time.monotonic() + STOP_S
+    for one in some:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.wait(max(until - time.monotonic(), 0.1))
 
 
 @contextlib.contextmanager

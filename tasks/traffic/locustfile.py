@@ -89,6 +89,9 @@ def _prepare(environment: Any, runner: Any, **_: Any) -> None:
     gc.collect()
     gc.freeze()
     READY.set()
+    environment.events.quitting.add_listener(
+        _end_level_first
+    )  # asked first: the last one in, before the runner's
     if COURSE:
         _begin_when_spawned(environment)
 
@@ -117,9 +120,8 @@ def _lead(environment: Any) -> None:
     environment.runner.quit()
 
 
-@events.quitting.add_listener  # type: ignore[untyped-decorator]
 def _end_level_first(**_: Any) -> None:
-    """Locust is told to quit (SIGTERM, Ctrl-C) and would kill its users in the middle of their rows."""
+    """Locust is told to quit (SIGTERM, Ctrl-C) and would kill its users, here or in workers, in the middle of a row."""
     course, within_s = COURSE, 2 * CUT_WITHIN_S
     if HAND is not None:
         HAND.stop(within_s=within_s)

@@ -64,8 +64,8 @@ def clients(run_dir: Path) -> list[psutil.Process]:
 
 def spooled(run_dir: Path, at_least: int = 5) -> Callable[[], bool]:
     def enough() -> bool:
-        path = run_dir / "gateway" / "requests.jsonl"
-        return path.exists() and len(path.read_bytes().splitlines()) >= at_least
+        found = rows.spools(run_dir / "gateway", "requests")
+        return sum(len(path.read_bytes().splitlines()) for path in found) >= at_least
 
     return enough
 
@@ -203,3 +203,36 @@ def test_a_full_disk_keeps_what_was_written(deploy: Deploy) -> None:
     assert time.monotonic() - began < 60, "it went on although no row could be written"
     assert "bytes of rows are kept" in str(failed.value)
     check_kept(run_dir, says="a row could not be written")
+
+
+def worker(run_dir: Path, number: int) -> psutil.Process:
+    found = [p for p in clients(run_dir) if p.cmdline()[-2:] == ["--process", str(number)]]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_one_of_two_client_processes_killed(deploy: Deploy) -> None:
+    """Its rows are kept, those of the other too, and the tier fails in words at once."""
+    run_dir = deploy(processes=2, levels=[{"users": 4, "duration_s": 60}])
+    once_rows_come(run_dir, lambda: worker(run_dir, 1).kill())
+    began = time.monotonic()
+    with pytest.raises(stage.StageFailed, match="tier gateway: client process 1 of 2 was killed by signal 9"):
+        stage.perform("drive_gateway", run_dir)
+    assert time.monotonic() - began < 55, "it went on to the end of the level"
+    calls = check_kept(run_dir, says="client process 1 of 2 was killed by signal 9; its rows up to then are kept")
+    assert {row["process"] for row in calls} == {0, 1}
+
+
+def test_two_client_processes_told_to_stop(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_TPOT_MS", "30")  # so that calls are in flight when it comes
+    run_dir = deploy(processes=2, levels=[{"rate_per_s": 6, "arrivals": "constant", "duration_s": 60}])
+    driving = subprocess.Popen([sys.executable, "-c", DRIVE, str(run_dir)])
+    lifecycle.until(spooled(run_dir), within_s=90)
+    driving.send_signal(signal.SIGTERM)
+    assert driving.wait(30) != 0
+    calls = check_kept(run_dir, says="SIGTERM")
+    assert [row for row in calls if row["failure"]] == []
+    assert any(row["is_aborted"] for row in calls)
+    told = artifact.read(run_dir / "gateway" / "client.json")
+    assert told["is_stopped"]
+    assert sum(level["requests"] for level in told["levels"]) == len(calls)

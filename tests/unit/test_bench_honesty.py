@@ -116,6 +116,8 @@ def test_ours_counts_failed_requests_and_tells_unmet_rules_of_the_tier_and_the_r
         {"rule": 3, "scope": "gateway", "success": False, "says": "few calls fail"},
         {"rule": 4, "scope": "agent", "success": False, "says": "not ours to tell"},
         {"rule": 5, "scope": "run", "success": True, "says": "is met"},
+        {"rule": 6, "scope": "gateway", "success": False, "says": "the client was on time"},
+        {"rule": 9, "scope": "gateway", "success": False, "says": "long enough"},
     ]
     rows = [{"icl_ms_max": 25.0, "cached_input_tokens": 3}, {"icl_ms_max": None, "cached_input_tokens": None}]
     report = read_own(judgement, {"expectations": expectations}, rows)
@@ -232,8 +234,10 @@ def test_a_first_wave_is_left_out_by_who_got_its_first_token_first():
 
 
 def test_the_page_has_every_tool_and_fault_and_the_counts_leave_out_the_run_without_a_fault():
-    rows = [Row("a", "none", CONTROL, judge(None, CONTROL, CONTROL))]
-    rows += [Row("a", "stalls", one, judge("stalls", one, CONTROL)) for one in [seen(itl_ms_p50=0.0, gap_ms_max=400.0)]]
+    stalled = seen(itl_ms_p50=0.0, gap_ms_max=400.0)
+    rows = [Row("a", "none", CONTROL, judge(None, CONTROL, CONTROL), load_average=0.5)]
+    rows += [Row("a", "stalls", stalled, judge("stalls", stalled, CONTROL), load_average=2.25)]
     page = honesty_page.page(rows, ["a"], ("none", "stalls"), {"a": "1.0"})
+    assert "least to most: a 0.5 to 2.2." in page
     assert "| 17 stalls | WRONG |" in page and "itl_ms_p50 0, in truth 20" in page
     assert counted(rows) == {"a": {"wrong number": 1}}

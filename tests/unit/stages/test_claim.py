@@ -171,3 +171,19 @@ def test_a_full_disk_holds_no_slot(sandbox, armwise_home):
     state = slot.read(slot.folder() / "stand-in.s0.json", "stand-in", "s0")
     assert state["held_by"] is None
     assert ask().exists()
+
+
+def test_fixed_lengths_on_an_engine_that_cannot_promise_them(sandbox, untouched):
+    tiers = tiers_of(output_tokens=8, replay=True)
+    edit(sandbox, "plans", "smoke", tiers=tiers)
+    with pytest.raises(InvalidDocument) as refused:
+        ask(arm="endpoint", target="endpoint")
+    lines = [line for line in str(refused.value).splitlines() if "fixes output lengths" in line]
+    assert len(lines) == 2
+    assert "smoke.yaml: tiers.agent.replay: fixes output lengths, which engine openai of arm endpoint" in lines[0]
+    assert "smoke.yaml: tiers.gateway.output_tokens: " in lines[1]
+
+
+def tiers_of(*, output_tokens, replay):
+    level = {"levels": [{"users": 2, "duration_s": 2}]}
+    return {"gateway": level | {"output_tokens": output_tokens}, "agent": level | {"replay": replay}}
