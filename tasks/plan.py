@@ -117,6 +117,7 @@ class Tier(Document):
     levels: list[Level] = Field(default=[], min_length=1)
     sweep: Sweep | None = None
     replay: bool = False  # agent tier: play the golden set's recorded trajectories instead of the live agent
+    document_words: int = Field(default=0, ge=0, le=100_000)  # replay: of each session's own document, before all else
     think_s: float = Field(default=0, ge=0)  # a user's pause before the next call, task or message of a session
     tool_s: float = Field(default=0, ge=0)  # agent tier: what each tool use takes, beside the tool itself
     output_tokens: int | None = Field(default=None, ge=1)  # gateway tier: every answer has exactly so many
@@ -162,6 +163,10 @@ class Tiers(Document):
     def _each_its_own(self) -> "Tiers":
         if self.gateway.replay:
             raise ValueError("gateway.replay: a trajectory has several steps: only the agent tier replays")
+        if self.gateway.document_words or (self.agent.document_words and not self.agent.replay):
+            raise ValueError(
+                "document_words: only replayed sessions have a document; give it in agent with replay: true"
+            )
         if self.gateway.tool_s:
             raise ValueError("gateway.tool_s: isolated calls use no tools; give it in the agent tier")
         if self.agent.output_tokens:

@@ -1,8 +1,9 @@
-"""Control against arm: two deployments side by side.
+"""Control against arm: two deployments side by side, and what all alike deployments of both say together.
 
 Two deployments cannot tell an arm's effect from the difference between any two deployments: the same arm deployed twice
-differs too, and by how much (the noise floor) is known only from several of them. So the outcome of every line is
-INCONCLUSIVE, with the reason. What can be said is whether the bounds within these two deployments overlap.
+differs too, and by how much (the noise floor) is known only from several of them. So the outcome of every line about
+these two is INCONCLUSIVE, with the reason. What can be said is whether the bounds within them overlap. Outcomes over
+all deployments are in a table of their own (tasks/report/deployments.py).
 """
 
 import math
@@ -11,13 +12,12 @@ from typing import Any
 
 from tasks import alike
 from tasks.catalog import UnknownName
-from tasks.report import charts, client, of_run, parts, stored
+from tasks.report import charts, client, deployments, of_run, parts, stored
 from tasks.report.figures import Cell, Report, Table, cell, estimate, moment, number, percent, samples, usd, verdict
 from tasks.report.honesty import broken, is_void
 from tasks.report.stored import Row, Views
 
-BLOCKS = 4  # of fresh deployments in mirrored order, at the least
-WHY = f"no noise floor: 1 deployment each; the plan needs at least {BLOCKS} blocks"
+WHY = "no noise floor in 1 deployment each"
 NOTE = f"INCONCLUSIVE: {WHY}. The last column compares the bounds of these two deployments, and is no verdict."
 COLUMNS = ["indicator", "control", "arm", "arm / control", "n control", "n arm", "outcome", "within these deployments"]
 ALIKE = ("engine", "plan", "plan_digest", "target", "gpu_model", "golden_sha256")  # must not differ between two runs
@@ -39,6 +39,8 @@ def build(control: str, arm: str) -> Report:
     pair = (stored.views(runs[0]), stored.views(runs[1]))
     names = [run["arm"] if runs[0]["arm"] != runs[1]["arm"] else run["run_id"] for run in runs]
     tables = [_first(pair), _latency(pair, "gateway"), _latency(pair, "agent"), _slos(pair), _costs(pair), _who(runs)]
+    if not (_unlike(runs) or any(map(is_void, runs)) or runs[0]["arm"] == runs[1]["arm"]):
+        tables.insert(1, deployments.table(*runs))
     tables += [client.compared(pair), _details(pair, "gateway"), _details(pair, "agent")]
     return Report(
         title=f"{names[0]} (control) against {names[1]}",

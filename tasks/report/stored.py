@@ -55,8 +55,12 @@ def latest_valid(arm: str) -> Row:
 
 def views(run: Row) -> Views:
     """Every view's rows of one attempt."""
-    key = {"run_id": run["run_id"], "attempt": run["attempt"]}
-    return {view: _ask(view, key, ORDER.get(view, ())) for view in OF_A_RUN}
+    return {view: of(run, view) for view in OF_A_RUN}
+
+
+def of(run: Row, view: str) -> list[Row]:
+    """One view's rows of one attempt. Raises DatabaseAway."""
+    return _ask(view, {"run_id": run["run_id"], "attempt": run["attempt"]}, ORDER.get(view, ()))
 
 
 def _ask(view: str, equal: dict[str, Any], order: tuple[str, ...]) -> list[Row]:

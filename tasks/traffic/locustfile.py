@@ -89,9 +89,7 @@ def _prepare(environment: Any, runner: Any, **_: Any) -> None:
     gc.collect()
     gc.freeze()
     READY.set()
-    environment.events.quitting.add_listener(
-        _end_level_first
-    )  # asked first: the last one in, before the runner's
+    environment.events.quitting.add_listener(_end_level_first)  # asked first: the last one in, before the runner's
     if COURSE:
         _begin_when_spawned(environment)
 

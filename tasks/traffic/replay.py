@@ -2,9 +2,16 @@
 
 A task is one session. It is a success if every step was answered with as many tokens as recorded, by the server's own
 count. What the words are is nobody's business: a replay measures the server, the live agent measures the answers.
+
+The recorded prompts are short (under a thousand tokens). Where the plan asks for it, a document stands before a
+session's first message: words of the golden set's corpus, drawn by the session's name. So it is the same for every arm,
+no two sessions share it, and the steps of one session do.
 """
 
+import json
+import random
 import time
+from functools import cache
 
 from tasks.agent import golden
 from tasks.agent.trajectory import Trajectory
@@ -19,7 +26,7 @@ def agent(seat: work.Seat, *, t_intended_ns: int) -> bool:
     session = next(seat.sessions)
     seat.turns += 1
     task_id, begun = seat.name(), work.begin(seat, t_intended_ns)
-    messages = work.in_session([{"role": "system", "content": golden.material(trajectory.golden_set).system}], session)
+    messages = _opening(trajectory.golden_set, session, seat.run.plan.tiers.agent.document_words)
     outcome: Outcome = True, None, None
     steps, tool_calls, is_aborted = 0, 0, False
     for step in trajectory.steps:
@@ -51,6 +58,24 @@ def agent(seat: work.Seat, *, t_intended_ns: int) -> bool:
         outcome=outcome,
     )
     return outcome[1] != "request"
+
+
+def _opening(version: str, session: str, words: int) -> list[work.Row]:
+    """What comes before the first step's messages."""
+    opening = work.in_session([{"role": "system", "content": golden.material(version).system}], session)
+    return [*opening, {"role": "system", "content": document(version, session, words)}] if words else opening
+
+
+def document(version: str, session: str, words: int) -> str:
+    """So many words, another text for each session."""
+    known = _words(version)
+    return " ".join(random.Random(session).choices(known, k=words))
+
+
+@cache
+def _words(version: str) -> tuple[str, ...]:
+    lines = (golden.folder(version) / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    return tuple(word for line in lines for word in json.loads(line)["snippet"].split())
 
 
 def _pause_s(seat: work.Seat, after: str) -> float:

@@ -17,7 +17,7 @@ from tasks.run import Run
 from tasks.traffic import schedule, work
 
 TURNS = 100  # of each user of a closed loop, in the digest
-SHAPE = ("levels", "replay", "think_s", "tool_s", "output_tokens", "max_tokens")
+SHAPE = ("levels", "replay", "document_words", "think_s", "tool_s", "output_tokens", "max_tokens")
 
 
 class Arrival(NamedTuple):

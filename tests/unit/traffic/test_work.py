@@ -193,6 +193,24 @@ def test_a_replay_sends_what_was_recorded_and_gets_what_was_asked_for(engine: Ru
     assert {row["finish_reason"] for row in requests} == {"length"}
 
 
+def test_a_document_is_the_same_for_every_arm_and_of_one_session_alone() -> None:
+    one, again, other = (replay.document("v1", session, 500) for session in ("aa", "aa", "bb"))
+    assert one == again
+    assert one.split()[:20] != other.split()[:20], "the beginning is what a prefix cache would share"
+    assert len(one.split()) == 500
+
+
+def test_a_document_comes_once_and_stays_in_the_history(engine: Running) -> None:
+    def tokens(**more: Any) -> list[int]:
+        requests: list[Any] = []
+        seat = seat_of(replaying(**more), "agent", engine.url, requests, [])
+        assert replay.agent(seat, t_intended_ns=time.monotonic_ns())
+        return [row["input_tokens"] for row in requests]
+
+    added = [b - a for a, b in zip(tokens(), tokens(document_words=700), strict=True)]
+    assert min(added) == max(added) >= 700
+
+
 def test_a_replayed_answer_of_another_length_is_a_failed_task(monkeypatch: pytest.MonkeyPatch, engine: Running) -> None:
     requests: list[Any] = []
     tasks: list[Any] = []

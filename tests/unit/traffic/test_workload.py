@@ -33,6 +33,11 @@ def test_every_arm_does_the_same_work_and_its_digest_says_so() -> None:
     assert base == workload.digest(run_with(processes=3, drain_s=99), "agent")
 
 
+def test_the_length_of_a_document_is_other_work() -> None:
+    short, long = ({"replay": True, "document_words": words} for words in (5, 6))
+    assert workload.digest(run_with(**short), "agent") != workload.digest(run_with(**long), "agent")
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -40,6 +45,7 @@ def test_every_arm_does_the_same_work_and_its_digest_says_so() -> None:
         {"repeat": 2},
         {"max_tokens": 9},
         {"replay": True},
+        {"replay": True, "document_words": 5},
         {"tool_s": 1.5},
         {"levels": [OPEN, OPEN, {"users": 4, "duration_s": 9}]},
         {"levels": [OPEN, OPEN | {"rate_per_s": 21}, {"users": 3, "duration_s": 9}]},
