@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,9 @@ def once(found: Callable[[], Any], act: Callable[[Any], Any]) -> threading.Threa
 def child_named(word: str) -> Callable[[], psutil.Process | None]:
     def found() -> psutil.Process | None:
         for child in psutil.Process().children(recursive=True):
-            if any(word in part for part in child.cmdline()):
-                return child
+            with suppress(psutil.Error):  # ended between the listing and the question, or ended and not yet waited for
+                if any(word in part for part in child.cmdline()):
+                    return child
         return None
 
     return found
