@@ -109,6 +109,12 @@ def _admin(url: str) -> Any:
 
 
 @pytest.fixture
+def home(postgres: str, armwise_home: Path) -> Path:
+    """An empty state folder with a database."""
+    return armwise_home
+
+
+@pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, armwise_home: Path) -> Path:
     """A checkout of its own (ARMWISE_ROOT), with target `stand-in` and plan `smoke`; state in armwise_home."""
     root = checkout_copy(tmp_path / "root")

@@ -12,8 +12,11 @@ tar xzf "$source" -C "$where"
 python3 -m venv --without-pip "$where/.venv"
 own=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 packages=$(echo "$where"/.venv/lib/python3*/site-packages)
-printf 'import site; [site.addsitedir(p) for p in (%s)]\n' "'$where/site', '$where', '$own'" > "$packages/host.pth"
+printf 'import site; list(map(site.addsitedir, (%s)))\n' "'$where/site', '$where', '$own'" > "$packages/host.pth"
 ln -s .venv "$where/.venv-engine"
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$where/pyproject.toml")
+mkdir "$packages/armwise-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: armwise\nVersion: %s\n' "$version" > "$packages/armwise-$version.dist-info/METADATA"
 printf '#!/bin/sh\nexec "%s/.venv/bin/python" -c "from tasks.cli import main; main()" "$@"\n' "$where" > "$where/.venv/bin/armwise"
 chmod +x "$where/.venv/bin/armwise"
 wait $unpacking

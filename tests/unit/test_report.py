@@ -114,11 +114,6 @@ def test_times(control, arm, expected):
     assert of_pair.times(control, arm) == expected
 
 
-@pytest.fixture
-def home(postgres, armwise_home):
-    return armwise_home
-
-
 def test_the_report_of_one_run(home):
     two_runs(home)
     report = of_run.build("a1")
