@@ -2,13 +2,11 @@
 
 What the table of summary.py says about the questions of a GPU run:
 
-1. Each arm against the default. Runs in mirrored order (control arm arm control, or the mirror of it) are a block of
-   two pairs of neighbours. Per pair the log ratio of an indicator, and the two-sided 95 % interval of its mean by t on
-   the pairs; the same on the blocks, which counts what drifts within a block once. Holm over all indicators of an arm.
-   The floor is what the control does against itself: the 95 % limit of a mean of so many ratios of two control runs, by
-   t from the spread of its own runs. Better or worse needs 4 pairs whose tiers are all valid, a Holm-corrected p below
-   0.05 and an effect beyond the floor; anything else is INCONCLUSIVE. All pairs are shown, valid or not. An arm without
-   a block is shown against the control's run of the same repeat, which had the same workload, no more.
+1. Each arm against the default, by tasks/stats/effect.py: Student's t over the pairs of mirrored blocks (control arm
+   arm control, or the mirror of it), corrected by Holm over all indicators of the arm, against the noise floor of the
+   control's own runs. Only pairs whose tiers are both valid count; the others are shown in brackets. `by blocks`: the
+   same interval over the means of whole blocks, which counts what drifts within a block once. An arm without a block
+   is shown against the control's run of the same repeat, which had the same workload, no more.
 2. The claim that without chunked prefill the agent tail is 15.0 / 5.8 times as long: is that ratio in the interval?
 3. Tokens per second by usage and by chunks, side by side.
 4. Where the GPU's seconds went, from the lines that blocks.py printed.
@@ -21,17 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.report import deployments
+from tasks.stats import effect
+
 CONTROL, CLAIMED_ARM = "qwen2.5-3b-dummy-default", "qwen2.5-3b-dummy-no-chunked-prefill"
 CLAIM = 15.0 / 5.8
-INDICATORS: tuple[tuple[str, int, str], ...] = (
+MARGIN = deployments.MARGIN
+Where = tuple[str, int, str]  # tier, users, indicator
+INDICATORS: tuple[Where, ...] = (
     ("agent", 32, "task_ms_p95"),
     ("agent", 32, "task_ms_p50"),
     ("agent", 4, "task_ms_p95"),
 )
 INDICATORS += (("gateway", 64, "ttft_ms_p95"), ("gateway", 64, "e2e_ms_p95"), ("gateway", 16, "ttft_ms_p95"))
 BESIDE = (("gateway", 1, "tpot_ms_p50"), ("agent", 32, "tier_j_per_success"), ("gateway", 64, "tier_j_per_success"))
-LEAST_PAIRS = 4
 Row = dict[str, Any]
+Run = tuple[str, str]  # arm, run id; in time order
 Pair = tuple[str, str]  # run ids: control, arm
 
 
@@ -55,92 +58,69 @@ def main() -> None:
     print("\n" + json.dumps(seconds([json.loads(line) for path in logs for line in _runs(Path(path))])))
 
 
-def _arm(found: list[Row], runs: list[tuple[str, str]], arm: str) -> list[str]:
-    blocks = mirrored([(a, b) for a, b in runs if a in (CONTROL, arm)], arm)
-    if not blocks:
+def _arm(found: list[Row], runs: list[Run], arm: str) -> list[str]:
+    pairs = deployments.pairs([(a == arm, run_id) for a, run_id in runs if a in (CONTROL, arm)])
+    if not pairs:
         return _unpaired(found, runs, arm)
     head = "| tier | users | indicator | pair ratios, arm by control | mean | 95 % by pairs | 95 % by blocks | floor |"
-    lines = [head + " p, Holm | pairs | valid | blocks | verdict |", "|" + "---|" * 13]
-    each = [_ratios(found, blocks, *where) for where in INDICATORS]
-    corrected = holm([_p([x for block in logs for x in block]) for logs in each])
-    for where, logs, p in zip(INDICATORS, each, corrected, strict=True):
-        control = [_value(found, run_id, *where) for a, run_id in runs if a == CONTROL]
-        lines.append(
-            _compared(where, logs, p, floor_of(control, sum(map(len, logs))), _valid(found, blocks, *where[:2]))
-        )
-    for where in BESIDE:
-        pairs = [x for block in _ratios(found, blocks, *where) for x in block]
-        cells = [*where, _shown(pairs), _times(sum(pairs) / len(pairs)), *[""] * 4, len(pairs)]
-        cells += [_valid(found, blocks, *where[:2]), len(blocks), "no hypothesis"]
+    lines = [head + " p, Holm | valid pairs | verdict |", "|" + "---|" * 11]
+    asked = [where for where in INDICATORS if _has(found, where)]
+    each = {where: _logs(found, pairs, where) for where in asked}
+    ps = [_of(logs).p if len(logs) > 1 else 1.0 for logs in each.values()]
+    for where, p in zip(asked, effect.holm(ps), strict=True):
+        cells = [*where, _shown_pairs(found, pairs, where), *_verdict(found, runs, pairs, where, p)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    if arm == CLAIMED_ARM:
-        lines += ["", _claim([x for block in each[0] for x in block], _valid(found, blocks, *INDICATORS[0][:2]))]
-    return lines
+    for where in (one for one in BESIDE if _has(found, one)):
+        logs = _logs(found, pairs, where)
+        cells = [*where, _shown_pairs(found, pairs, where), _times(sum(logs) / len(logs)) if logs else ""]
+        lines.append("| " + " | ".join(map(str, [*cells, *[""] * 4, len(logs), "no hypothesis"])) + " |")
+    return [*lines, "", _claim(each[INDICATORS[0]])] if arm == CLAIMED_ARM else lines
 
 
-def mirrored(runs: Sequence[tuple[str, str]], arm: str) -> list[list[Pair]]:
-    """Blocks of runs in time order, each two pairs (control's run, arm's run); what fits no block is left out."""
-    orders = ([CONTROL, arm, arm, CONTROL], [arm, CONTROL, CONTROL, arm])
-    blocks, at = [], 0
-    while at + 4 <= len(runs):
-        four = runs[at : at + 4]
-        if [a for a, _ in four] in orders:
-            ids = [(run_id, a) for a, run_id in four]
-            halves = (ids[:2], ids[2:])
-            blocks.append([(x[0], y[0]) if x[1] == CONTROL else (y[0], x[0]) for x, y in halves])
-            at += 4
-        else:
-            at += 1
-    return blocks
+def _has(found: list[Row], where: Where) -> bool:
+    return any((row["tier"], row["users"]) == where[:2] for row in found)
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """p-values corrected for all of them being looked at (Holm, Scandinavian Journal of Statistics 6, 1979)."""
-    corrected, worst = [0.0] * len(ps), 0.0
-    for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
-        worst = max(worst, min(1.0, ps[i] * (len(ps) - rank)))
-        corrected[i] = worst
-    return corrected
+def _verdict(found: list[Row], runs: list[Run], pairs: list[Pair], where: Where, p: float) -> list[Any]:
+    """From the mean to the verdict; where too few pairs are valid, the verdict alone."""
+    logs, blocks = (
+        _logs(found, pairs, where),
+        [_logs(found, block, where) for block in (pairs[i : i + 2] for i in range(0, len(pairs), 2))],
+    )
+    control = [
+        _value(found, run_id, where) for a, run_id in runs if a == CONTROL and _is_valid(found, run_id, *where[:2])
+    ]
+    if len(logs) < 2 or len(control) < 2:
+        return [*[""] * 5, len(logs), f"INCONCLUSIVE: valid pairs {len(logs)}, needed {effect.LEAST_PAIRS}"]
+    told = effect.judged(_of(logs), p, effect.floor([control], len(logs)), better="lower", margin=MARGIN)
+    whole = [sum(block) / 2 for block in blocks if len(block) == 2]
+    by_blocks = _range(_of(whole)) if len(whole) > 1 else ""
+    cells = [_times(told.effect.mean), _range(told.effect), by_blocks, f"±{told.floor:.1%}", f"{p:.3g}", len(logs)]
+    return [*cells, f"{told.outcome}: {told.reason}"]
 
 
-def floor_of(control: Sequence[float], pairs: int) -> float:
-    """The 95 % limit of the mean log ratio of so many pairs, if both of each pair were the control."""
-    from scipy import stats
-
-    logs = [math.log(value) for value in control]
-    mean = sum(logs) / len(logs)
-    spread = math.sqrt(sum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
-    return float(stats.t.ppf(0.975, len(logs) - 1) * spread * math.sqrt(2 / pairs))
+def _of(logs: Sequence[float]) -> effect.Effect:
+    return effect.paired([(1.0, math.exp(x)) for x in logs])
 
 
-def interval(logs: Sequence[float]) -> tuple[float, float]:
-    """Two-sided 95 % interval of the mean, by t."""
-    from scipy import stats
-
-    n, mean = len(logs), sum(logs) / len(logs)
-    half = float(stats.t.ppf(0.975, n - 1) * math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1) / n))
-    return mean - half, mean + half
-
-
-def _p(logs: Sequence[float]) -> float:
-    from scipy import stats
-
-    return float(stats.ttest_1samp(logs, 0.0).pvalue)
+def _logs(found: list[Row], pairs: Sequence[Pair], where: Where) -> list[float]:
+    """Of the pairs both of whose tiers validate called valid."""
+    return [
+        math.log(_value(found, arm, where) / _value(found, control, where))
+        for control, arm in pairs
+        if _is_valid(found, control, *where[:2]) and _is_valid(found, arm, *where[:2])
+    ]
 
 
-def _compared(where: tuple[str, int, str], logs: list[list[float]], p: float, floor: float, valid: int) -> str:
-    pairs, blocks = [x for block in logs for x in block], [sum(block) / len(block) for block in logs]
-    mean = sum(pairs) / len(pairs)
-    by_blocks = _range(interval(blocks)) if len(blocks) > 1 else ""
-    is_told = valid >= LEAST_PAIRS and p < 0.05 and abs(mean) > floor
-    verdict = ("arm is higher" if mean > 0 else "arm is lower") if is_told else "INCONCLUSIVE: no difference shown"
-    if valid < LEAST_PAIRS:
-        verdict = f"INCONCLUSIVE: valid pairs {valid}, needed {LEAST_PAIRS}"
-    cells = [*where, _shown(pairs), _times(mean), _range(interval(pairs)), by_blocks, _range((-floor, floor))]
-    return "| " + " | ".join(map(str, [*cells, f"{p:.2f}", len(pairs), valid, len(blocks), verdict])) + " |"
+def _shown_pairs(found: list[Row], pairs: Sequence[Pair], where: Where) -> str:
+    words = []
+    for control, arm in pairs:
+        ratio = f"{_value(found, arm, where) / _value(found, control, where):.3f}"
+        words.append(ratio if _logs(found, [(control, arm)], where) else f"({ratio})")
+    return ", ".join(words)
 
 
-def _unpaired(found: list[Row], runs: list[tuple[str, str]], arm: str) -> list[str]:
+def _unpaired(found: list[Row], runs: list[Run], arm: str) -> list[str]:
     lines = [
         "| tier | users | indicator | ratios to the control's same repeat | n | blocks | verdict |",
         "|" + "---|" * 7,
@@ -150,29 +130,25 @@ def _unpaired(found: list[Row], runs: list[tuple[str, str]], arm: str) -> list[s
     pairs = [
         (control_of[repeat_of[run_id]], run_id) for a, run_id in runs if a == arm and repeat_of[run_id] in control_of
     ]
-    for where in (*INDICATORS, *BESIDE):
-        ratios = _ratios(found, [pairs], *where)[0]
-        cells = [*where, _shown(ratios), len(ratios), 0, "INCONCLUSIVE: no mirrored block"]
+    for where in (one for one in (*INDICATORS, *BESIDE) if _has(found, one)):
+        cells = [*where, _shown_pairs(found, pairs, where), len(pairs), 0, "INCONCLUSIVE: no mirrored block"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
 
 
-def _claim(logs: Sequence[float], valid: int) -> str:
-    """Refuted needs as many valid pairs as any verdict; the interval is of all pairs."""
-    low, high = interval(logs)
-    is_in = low <= math.log(CLAIM) <= high
-    outcome = "refuted" if valid >= LEAST_PAIRS and not is_in else f"not settled, valid pairs {valid} of {len(logs)}"
-    found = f"{'is' if is_in else 'is not'} in the interval of all pairs, {_range((low, high))}"
-    return f"The claimed ratio {CLAIM:.2f} of {' '.join(map(str, INDICATORS[0]))} {found}: {outcome}."
+def _claim(logs: Sequence[float]) -> str:
+    """Refuted needs as many valid pairs as any verdict."""
+    about = f"The claimed ratio {CLAIM:.2f} of {' '.join(map(str, INDICATORS[0]))}"
+    if len(logs) < effect.LEAST_PAIRS:
+        return f"{about}: not settled, {len(logs)} valid pairs of the {effect.LEAST_PAIRS} needed."
+    told = _of(logs)
+    is_in = told.lower <= math.log(CLAIM) <= told.upper
+    return f"{about} {'is' if is_in else 'is not'} in the interval, {_range(told)}: {'not ' * is_in}refuted."
 
 
-def _ratios(found: list[Row], blocks: list[list[Pair]], tier: str, users: int, name: str) -> list[list[float]]:
-    at = (tier, users, name)
-    return [[math.log(_value(found, arm, *at) / _value(found, control, *at)) for control, arm in b] for b in blocks]
-
-
-def _value(found: list[Row], run_id: str, tier: str, users: int, name: str) -> float:
+def _value(found: list[Row], run_id: str, where: Where) -> float:
     """Raises SystemExit where a tier failed: its rows are no measurement."""
+    tier, users, name = where
     row = _row(found, run_id, tier, users)
     if row["tier_failure"] is not None:
         sys.exit(f"results: {run_id}: tier {tier} failed: {row['tier_failure']}")
@@ -184,22 +160,16 @@ def _row(found: list[Row], run_id: str, tier: str, users: int) -> Row:
     return row
 
 
-def _valid(found: list[Row], blocks: list[list[Pair]], tier: str, users: int) -> int:
-    """Pairs both of whose tiers validate called valid."""
-    pairs = [pair for block in blocks for pair in block]
-    return sum(all(_row(found, one, tier, users).get("validity") == "valid" for one in pair) for pair in pairs)
+def _is_valid(found: list[Row], run_id: str, tier: str, users: int) -> bool:
+    return _row(found, run_id, tier, users).get("validity") == "valid"
 
 
 def _times(log: float) -> str:
     return f"{math.exp(log):.3f}"
 
 
-def _shown(logs: Sequence[float]) -> str:
-    return ", ".join(map(_times, logs))
-
-
-def _range(logs: tuple[float, float]) -> str:
-    return f"{math.exp(logs[0]):.2f} to {math.exp(logs[1]):.2f}"
+def _range(of: effect.Effect) -> str:
+    return f"{math.exp(of.lower):.3f} to {math.exp(of.upper):.3f}"
 
 
 def _runs(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ deployments are compared unpaired. tasks/stats/effect.py has the method. A tier 
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks import alike
 from tasks.report import stored
@@ -23,6 +23,7 @@ NOTE = (
     "The unit is the deployment: medians over deployments, the mean ratio with its two-sided 95 % interval; n is of "
     f"mirrored pairs, or of deployments of each where there are none. EQUIVALENT is within {MARGIN:.0%}."
 )
+T = TypeVar("T")
 Values = dict[tuple[str, int], float]  # (SLO, level) -> what was measured at its fraction
 Run = tuple[bool, Values]  # whether of the arm, and its values
 
@@ -84,8 +85,8 @@ def _of(runs: Sequence[Run], key: tuple[str, int], *, is_arm: bool) -> list[floa
     return [values[key] for of_arm, values in runs if of_arm is is_arm and key in values]
 
 
-def pairs(runs: Sequence[Run]) -> list[tuple[Values, Values]]:
-    """(control, arm) of each half of each mirrored block; what fits no block is left out."""
+def pairs(runs: Sequence[tuple[bool, T]]) -> list[tuple[T, T]]:
+    """(control, arm) of each half of each mirrored block; what fits no block is left out. The bool: is of the arm."""
     found, at = [], 0
     while at + 4 <= len(runs):
         four = runs[at : at + 4]
@@ -98,7 +99,7 @@ def pairs(runs: Sequence[Run]) -> list[tuple[Values, Values]]:
     return found
 
 
-def _sorted(one: Run, other: Run) -> tuple[Values, Values]:
+def _sorted(one: tuple[bool, T], other: tuple[bool, T]) -> tuple[T, T]:
     return (other[1], one[1]) if one[0] else (one[1], other[1])
 
 

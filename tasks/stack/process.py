@@ -19,10 +19,10 @@ _EXEC = f'{LEADER}=$$ exec "$@"'  # the shell's own pid is the pid of what it be
 
 
 def start(argv: Sequence[str], *, home: Path, part: str, environment: Mapping[str, str], log: Path) -> int:
-    """Start one part in a session of its own, its output appended to log. Returns its pid."""
+    """Start one part in a session of its own, its output appended to log. Returns its pid, once `leader` finds it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     marked = {**os.environ, **environment, STACK: str(home), PART: part, "SPT_NOENV": "1"}
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         "/bin/sh",
         ["/bin/sh", "-c", _EXEC, "sh", *argv],
         marked,
@@ -33,6 +33,15 @@ def start(argv: Sequence[str], *, home: Path, part: str, environment: Mapping[st
         ],
         setsid=True,
     )
+    _until_it_leads(pid)
+    return pid
+
+
+def _until_it_leads(pid: int) -> None:
+    """The shell has become the part, or has ended."""
+    process = psutil.Process(pid)
+    while is_alive(process) and _environment(process).get(LEADER) != str(pid):
+        time.sleep(0.005)
 
 
 def members(home: Path, part: str | None = None) -> list[psutil.Process]:

@@ -50,13 +50,24 @@ def words_of(home: Path, part: str) -> dict[str, int]:
 
 def test_what_is_started_is_found_by_its_home_and_part_and_by_no_other(home, tmp_path):
     pid = start(home)
-    until(lambda: process.leader(home, "sleeper"), within_s=10)
     assert [p.pid for p in process.members(home)] == [pid]
     assert process.leader(home, "sleeper").pid == pid
     assert process.members(home, "other") == []
     assert process.members(tmp_path / "elsewhere") == []
     assert psutil.Process(pid).environ()["SAID"] == "so"
     assert os.getsid(pid) == pid, "a Ctrl-C at the terminal of `up` would reach it"
+
+
+def test_a_part_is_found_as_soon_as_it_is_started_however_long_its_shell_takes(home, monkeypatch):
+    monkeypatch.setattr(process, "_EXEC", f"sleep 0.5; {process._EXEC}")
+    pid = start(home)
+    assert process.leader(home, "sleeper").pid == pid
+
+
+def test_what_cannot_be_started_is_gone_and_is_not_waited_for(home):
+    start(home, ("/no/such/program",))
+    assert process.leader(home, "sleeper") is None
+    assert "/no/such/program" in (home / "logs" / "sleeper.log").read_text()
 
 
 def test_children_that_outlive_a_killed_leader_are_members_and_no_leader(home):
@@ -94,7 +105,6 @@ def test_one_that_is_deaf_to_sigterm_is_killed(home):
 
 def test_a_zombie_does_not_count_as_alive(home):
     pid = start(home)
-    until(lambda: process.leader(home, "sleeper"), within_s=10)
     zombie = psutil.Process(pid)
     os.kill(pid, signal.SIGKILL)
     until(lambda: zombie.status() == psutil.STATUS_ZOMBIE, within_s=5)  # its parent, this test, has not asked yet
