@@ -65,8 +65,10 @@ def observed(trace: Trace) -> Iterator[Observed]:
 
 
 def stronger(before: Observed | None, now: Observed) -> Observed:
-    """Of two tiers: what one has belied stays belied, what one has shown stays shown."""
+    """Of two tiers: what one has belied stays belied, what one has shown stays shown; of what neither shows, both."""
     order = ("unshown", "shown", "belied")
+    if before is not None and before.state == now.state == "unshown" and before.words != now.words:
+        return Observed(now.flag, "unshown", f"{before.words}; {now.words}")
     return now if before is None or order.index(now.state) > order.index(before.state) else before
 
 
@@ -145,6 +147,8 @@ def _chunked_prefill(trace: Trace) -> tuple[State, str]:
     longest = max(computed, default=0)
     if is_on and batch is not None and longest > batch:
         return "shown", f"a prompt of {longest} tokens was computed in steps of at most {batch}"
+    if not is_on:
+        return "unshown", f"it is off, which leaves no trace (longest prompt computed: {longest} tokens)"
     return "unshown", f"no prompt ({longest} tokens at most) filled a step ({batch or 'of unknown size'})"
 
 

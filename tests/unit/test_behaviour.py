@@ -98,6 +98,21 @@ def test_two_tiers_together() -> None:
     assert stronger(kinds["belied"], kinds["shown"]).state == "belied"
 
 
+def test_what_neither_tier_shows_is_told_of_both() -> None:
+    """The words of short calls alone would hide that the agent tier had long prompts."""
+    short, long = (Observed("x", "unshown", f"no prompt ({n} tokens at most)") for n in (964, 10080))
+    assert stronger(short, long).words == "no prompt (964 tokens at most); no prompt (10080 tokens at most)"
+    assert stronger(short, short).words == short.words
+
+
+def test_chunked_prefill_off_leaves_no_trace_and_is_not_said_to_lack_a_long_prompt() -> None:
+    flags = {"enable-chunked-prefill": False, "max-num-batched-tokens": 500}
+    trace = Trace(flags, lambda name: TOKENS.get(name, []), CALLS)
+    (told,) = (one for one in observed(trace) if one.flag == "enable-chunked-prefill")
+    assert told.state == "unshown"
+    assert told.words == "it is off, which leaves no trace (longest prompt computed: 900 tokens)"
+
+
 def test_a_varied_flag_without_a_trace_is_told() -> None:
     found = [Observed("max-num-seqs", "unshown", "at most 4 ran"), Observed("enable-prefix-caching", "shown", "hits")]
     varies = ["flags.max-num-seqs", "flags.enable-prefix-caching", "flags.block-size", "flags.dtype", "env.X"]
