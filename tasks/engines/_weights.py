@@ -13,7 +13,7 @@ from typing import Any
 from tasks import settings
 from tasks.arm import Arm
 from tasks.document import InvalidDocument
-from tasks.engines.sim import roofline
+from tasks.sizing import machine
 
 
 def expected_bytes(arm: Arm, config: dict[str, Any]) -> int | None:
@@ -23,7 +23,7 @@ def expected_bytes(arm: Arm, config: dict[str, Any]) -> int | None:
     if width is None or model is None or draft is None:
         return None
     quantization = arm.flags.get("quantization")
-    linear = width if quantization is None else roofline.QUANTIZED.get(str(quantization))
+    linear = width if quantization is None else machine.QUANTIZED.get(str(quantization))
     if linear is None:
         return None
     return round(model.linear * linear + (model.embedding + draft) * width)
@@ -32,7 +32,7 @@ def expected_bytes(arm: Arm, config: dict[str, Any]) -> int | None:
 def _width(arm: Arm, config: dict[str, Any]) -> float | None:
     asked = str(arm.flags.get("dtype", "auto"))
     shown = str(config.get("model_config.dtype", "")).removeprefix("torch.")
-    return roofline.WIDTHS.get(shown if asked == "auto" else asked)
+    return machine.WIDTHS.get(shown if asked == "auto" else asked)
 
 
 def _draft(arm: Arm) -> int | None:
@@ -45,11 +45,11 @@ def _draft(arm: Arm) -> int | None:
     return None if draft is None else draft.linear + draft.embedding
 
 
-def _model(path: str | None) -> roofline.Model | None:
+def _model(path: str | None) -> machine.Model | None:
     folder = settings.root() / path if path else None
     if folder is None or not Path(folder).is_dir():
         return None
     try:
-        return roofline.model(folder)
+        return machine.model(folder)
     except InvalidDocument:
         return None

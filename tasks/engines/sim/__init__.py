@@ -1,7 +1,7 @@
 """sim: a server that knows the truth. An OpenAI-compatible server around a model of vLLM's scheduler, with a record of
 what it really sent and faults that can be planted. For dry runs of a plan and for tests: no number of it is measured.
 
-    flags.py      command line -> limits, machine          roofline.py   how long a step takes (gpus.yaml)
+    flags.py      command line -> limits, machine          roofline.py   how long a step takes
     scheduler.py  which tokens in which step (blocks.py)   play.py       a whole queue without waiting
     engine.py     the scheduler in real time (alarm.py)    stream.py     events of one answer (deltas.py, wire.py)
     answers.py    what it says                             faults.py     what can be planted (starve.py)

@@ -2,7 +2,7 @@
 
 ENGINE_KEY, VLLM_API_KEY  requests to /v1 without it are answered 401; the first is what the driver sets
 VLLM_SERVER_DEV_MODE=1    /server_info, /reset_prefix_cache, /sim/faults and /sim/state exist
-SIM_GPU                   a name of gpus.yaml (h200)
+SIM_GPU                   a name of tasks/sizing/gpus.yaml (h200)
 SIM_STEP_MS               every step takes this long, instead of what the roofline says
 SIM_SPREAD                with SIM_STEP_MS: streams send in so many slots of a step, each always in its own, and not all
                           at once (0): a client meets them with spread phases

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.document import InvalidDocument
-from tasks.engines.sim import roofline
 from tasks.engines.sim.faults import Faults
-from tasks.engines.sim.roofline import Machine
 from tasks.engines.sim.scheduler import Limits
+from tasks.sizing import capacity
+from tasks.sizing import machine as machines
+from tasks.sizing.machine import Machine
 
 ENV = ("SIM_GPU", "SIM_STEP_MS", "SIM_SPREAD", "SIM_TIME_SCALE", "SIM_ACCEPTANCE", "SIM_FAULTS", "SIM_RECORD")
 SHOWN_ENV = (*ENV, "VLLM_SERVER_DEV_MODE", "VLLM_NO_USAGE_STATS")
@@ -84,8 +85,8 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
     asked = parse(argv)
     faults = Faults.parsed(env.get("SIM_FAULTS", ""))
     told = {**DEFAULTS, **faults.without_ignored(asked)}
-    held = roofline.model(Path(str(told["model"])))
-    gpu = roofline.gpu(env.get("SIM_GPU") or "h200")
+    held = machines.model(Path(str(told["model"])))
+    gpu = machines.gpu(env.get("SIM_GPU") or "h200")
     shown = _resolved(told, gpu, held)
     real = _resolved(faults.without_unused(told, DEFAULTS), gpu, held)
     machine = _machine(real, gpu, held, faults)
@@ -160,7 +161,7 @@ def _place(tree: dict[str, Any], path: str, value: Any) -> None:
     tree[leaf] = value
 
 
-def _resolved(flags: dict[str, Any], gpu: roofline.Gpu, held: roofline.Model) -> dict[str, Any]:
+def _resolved(flags: dict[str, Any], gpu: machines.Gpu, held: machines.Model) -> dict[str, Any]:
     """Defaults that depend on GPU and model filled in."""
     is_large = gpu.memory_gb >= LARGE_GIB
     least = {
@@ -183,14 +184,14 @@ def _served_as(flags: Mapping[str, Any]) -> str:
     return str(name[0] if isinstance(name, list) else name)
 
 
-def _machine(flags: Mapping[str, Any], gpu: roofline.Gpu, held: roofline.Model, faults: Faults) -> Machine:
-    width = _width("dtype", str(flags["dtype"]), roofline.WIDTHS | {"auto": 2.0})
+def _machine(flags: Mapping[str, Any], gpu: machines.Gpu, held: machines.Model, faults: Faults) -> Machine:
+    width = _width("dtype", str(flags["dtype"]), machines.WIDTHS | {"auto": 2.0})
     linear = width
     if flags["quantization"]:
-        linear = _width("quantization", str(flags["quantization"]), roofline.QUANTIZED)
+        linear = _width("quantization", str(flags["quantization"]), machines.QUANTIZED)
     kv = width
     if flags["kv-cache-dtype"] != "auto":
-        kv = _width("kv-cache-dtype", str(flags["kv-cache-dtype"]), roofline.KV_WIDTHS)
+        kv = _width("kv-cache-dtype", str(flags["kv-cache-dtype"]), machines.KV_WIDTHS)
     draft = (flags["speculative-config"] or {}).get("model")
     has_folder = draft is not None and Path(str(draft)).is_dir()
     return Machine(
@@ -199,7 +200,7 @@ def _machine(flags: Mapping[str, Any], gpu: roofline.Gpu, held: roofline.Model, 
         width=width,
         linear_width=faults.precision(linear),
         kv_width=kv,
-        draft=roofline.model(Path(str(draft))) if has_folder else None,
+        draft=machines.model(Path(str(draft))) if has_folder else None,
     )
 
 
@@ -211,7 +212,7 @@ def _width(flag: str, value: str, widths: Mapping[str, float]) -> float:
 
 def _limits(flags: Mapping[str, Any], machine: Machine, env: Mapping[str, str]) -> Limits:
     size = int(flags["block-size"])
-    tokens = roofline.kv_pool_tokens(machine, float(flags["gpu-memory-utilization"]))
+    tokens = capacity.kv_pool_tokens(machine, float(flags["gpu-memory-utilization"]))
     limits = Limits(
         max_num_seqs=int(flags["max-num-seqs"]),
         max_num_batched_tokens=int(flags["max-num-batched-tokens"]),
