@@ -1,7 +1,8 @@
 """Is a run alike to the one that it will be compared with, in everything but what its arm varies?
 
-Compared with the latest valid run of the arm's control under the same plan and target: image, model revision, GPU
-model, versions (GPU driver and engine among them), golden set, and the digest of what both tiers send in which order.
+Compared with a valid run of the arm's control under the same plan and target, the latest of the same repeat if there is
+one: image, model revision, GPU model, versions (GPU driver and engine among them), golden set, and the digest of what
+both tiers send in which order. Another repeat sends something else on purpose, so there the digest is not compared.
 What `varies` names may differ, and where it names engine, version or image, versions may too.
 
 A difference is a finding of this run and no fault of it: each of the two is honest alone. It breaks the comparison, and
@@ -43,10 +44,11 @@ def facts(run: Run) -> Facts:
 
 def differences(control: Mapping[str, Any], own: Mapping[str, Any], varies: set[str]) -> list[str]:
     """What differs between two runs and nothing declares, in words."""
+    is_other = control.get("repeat") != own.get("repeat")
     found = [
         f"{what}: {control[what]} and {own[what]}"
         for what, key in KEYS.items()
-        if control[what] != own[what] and key not in varies
+        if control[what] != own[what] and key not in varies and not (what == "workload_sha256" and is_other)
     ]
     return found + version_differences(control["versions"], own["versions"], varies)
 
@@ -67,6 +69,7 @@ def _own(run: Run) -> Facts:
     deployment, gate = artifact.optional(run.folder, "deployment"), artifact.optional(run.folder, "gate")
     told = artifact.optional(run.folder, "effective").get("versions") or {}
     return {
+        "repeat": run.repeat,
         "image": deployment.get("image"),
         "model_revision": run.arm.model.revision,
         "gpu_model": deployment.get("gpu_model"),
@@ -92,6 +95,7 @@ def control_run(run: Run) -> tuple[Facts | None, str]:
         "plan_digest": run.plan.digest(),
         "target": run.target_name,
         "run_id": run.run_id,
+        "repeat": run.repeat,
     }
     statement = (settings.root() / "sql" / "validate" / "control_run.sql").read_text(encoding="utf-8")
     try:

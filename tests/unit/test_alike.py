@@ -52,10 +52,13 @@ def test_a_control_has_nobody_to_be_compared_with(tmp_path):
     assert (found["compared_with"], found["unlike"], found["why_not"]) == (None, None, "the arm is a control")
 
 
-def stored(tmp_path, run_id, arm, *, version="0.32.0", cached=0, is_valid=True, **document):
-    """A run of an arm in the database; `cached` of the 100 tokens of each prompt were found cached."""
+def stored(tmp_path, run_id, arm, *, version="0.32.0", cached=0, is_valid=True, repeat=1, **document):
+    """A run of an arm in the database; `cached` of the 100 tokens of each prompt were found cached.
+
+    What its tiers send is of its repeat.
+    """
     run_dir = measured_run.make(tmp_path, run_id=run_id, arm=arm)
-    told = artifact.read(run_dir / "run.json")
+    told = artifact.read(run_dir / "run.json") | {"repeat": repeat}
     told["arm"]["document"] |= document
     artifact.write(run_dir / "run.json", told)
     versions = {"versions": {"vllm": version}}
@@ -64,6 +67,9 @@ def stored(tmp_path, run_id, arm, *, version="0.32.0", cached=0, is_valid=True, 
     measured_run.write_tier(run_dir, "gateway", calls)
     reasons = [] if is_valid else ["broken"]
     artifact.write(run_dir / "validation.json", {"is_valid": is_valid, "reasons": reasons, "expectations": []})
+    for tier in run.TIERS:
+        path = run_dir / tier / "tier.json"
+        artifact.write(path, artifact.read(path) | {"workload_sha256": f"{repeat:064d}"})
     load(run_dir)
     return run_dir
 
@@ -80,6 +86,26 @@ def test_the_control_s_latest_valid_run_is_the_one(armwise_home, postgres, tmp_p
     assert (found["compared_with"], found["unlike"]) == ("c1", 1)
     assert found["unlike_in"] == "version of vllm: 0.32.0 and 0.33.0"
     assert found["control_hit_ratio"] == {"gateway": pytest.approx(0.4), "agent": 0}
+
+
+def test_the_control_s_run_of_the_same_repeat_goes_before_a_later_one(armwise_home, postgres, tmp_path):
+    """Another repeat sends something else on purpose: that is no difference between the arms."""
+    stored(tmp_path, "c1", "one", repeat=1)
+    stored(tmp_path, "c2", "one", repeat=2)
+    first = alike.facts(run.read(stored(tmp_path, "a1", "other", repeat=1, **VARIED)))
+    assert (first["compared_with"], first["unlike_in"]) == ("c1", "")
+    third = alike.facts(run.read(stored(tmp_path, "a3", "other", repeat=3, **VARIED)))
+    assert (third["compared_with"], third["unlike_in"]) == ("c2", "")
+
+
+def test_of_the_same_repeat_another_workload_is_a_difference(armwise_home, postgres, tmp_path):
+    stored(tmp_path, "c1", "one")
+    run_dir = stored(tmp_path, "a1", "other", **VARIED)
+    told = artifact.read(run_dir / "agent" / "tier.json")
+    artifact.write(run_dir / "agent" / "tier.json", told | {"workload_sha256": "f" * 64})
+    found = alike.facts(run.read(run_dir))
+    assert (found["compared_with"], found["unlike"]) == ("c1", 1)
+    assert found["unlike_in"].startswith("workload_sha256: ")
 
 
 def test_both_are_findings_and_the_run_stays_valid(armwise_home, postgres, tmp_path):
