@@ -58,7 +58,7 @@ def stored(tmp_path, run_id, arm, *, version="0.32.0", cached=0, is_valid=True, 
     What its tiers send is of its repeat.
     """
     run_dir = measured_run.make(tmp_path, run_id=run_id, arm=arm)
-    told = artifact.read(run_dir / "run.json") | {"repeat": repeat}
+    told = artifact.read(run_dir / "run.json") | {"repeat": repeat, "claimed_at": measured_run.AT + repeat}
     told["arm"]["document"] |= document
     artifact.write(run_dir / "run.json", told)
     versions = {"versions": {"vllm": version}}
