@@ -47,7 +47,7 @@ def gpu(arm: Arm, name: str | None) -> Gpu:
     """By name, or the one that the arm asks for. Raises InvalidDocument with the known ones."""
     known = machines.gpus()
     if name is not None:
-        return machines.gpu(name)
+        return machines.gpu(name, asked_by="--gpu")
     for one in known.values():
         if arm.resources.gpu_model == one.name:
             return one

@@ -115,11 +115,11 @@ def gpus() -> dict[str, Gpu]:
 
 
 @cache
-def gpu(name: str) -> Gpu:
-    """One GPU. Raises InvalidDocument with the known ones."""
+def gpu(name: str, *, asked_by: str) -> Gpu:
+    """One GPU; `asked_by` says where the name stands. Raises InvalidDocument with the known ones."""
     known = gpus()
     if name not in known:
-        raise InvalidDocument(f"{Path(__file__).with_name('gpus.yaml')}: no '{name}'; known: {', '.join(known)}")
+        raise InvalidDocument(f"{asked_by}: no '{name}'; known: {', '.join(known)}")
     return known[name]
 
 

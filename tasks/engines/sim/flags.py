@@ -86,7 +86,7 @@ def setup(argv: Sequence[str], env: Mapping[str, str]) -> Setup:
     faults = Faults.parsed(env.get("SIM_FAULTS", ""))
     told = {**DEFAULTS, **faults.without_ignored(asked)}
     held = machines.model(Path(str(told["model"])))
-    gpu = machines.gpu(env.get("SIM_GPU") or "h200")
+    gpu = machines.gpu(env.get("SIM_GPU") or "h200", asked_by="SIM_GPU")
     shown = _resolved(told, gpu, held)
     real = _resolved(faults.without_unused(told, DEFAULTS), gpu, held)
     machine = _machine(real, gpu, held, faults)

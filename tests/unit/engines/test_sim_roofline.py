@@ -13,7 +13,7 @@ from tasks.sizing.machine import Machine
 
 MODELS = settings.root() / "deploy" / "models"
 QWEN = machine.model(MODELS / "sim" / "qwen2.5-3b")
-H200 = Machine(machine.gpu("h200"), QWEN)
+H200 = Machine(machine.gpu("h200", asked_by="test"), QWEN)
 
 
 def test_weights_of_a_published_model() -> None:
@@ -42,9 +42,11 @@ def test_half_the_bytes_are_read_faster_and_a_slower_memory_slower() -> None:
     def decode_s(machine: Machine) -> float:
         return roofline.seconds(machine, tokens=1, context=1_000, pairs=1_000) - roofline.OVERHEAD_S
 
-    narrow = Machine(machine.gpu("h200"), QWEN, linear_width=1)
+    narrow = Machine(machine.gpu("h200", asked_by="test"), QWEN, linear_width=1)
     assert decode_s(narrow) / decode_s(H200) == pytest.approx(narrow.weight_bytes / H200.weight_bytes, rel=0.02)
-    assert decode_s(Machine(machine.gpu("l4"), QWEN)) / decode_s(H200) == pytest.approx(4800 / 300, rel=1e-6)
+    assert decode_s(Machine(machine.gpu("l4", asked_by="test"), QWEN)) / decode_s(H200) == pytest.approx(
+        4800 / 300, rel=1e-6
+    )
 
 
 def test_long_prompts_are_bound_by_arithmetic_and_short_ones_by_memory() -> None:
@@ -55,7 +57,7 @@ def test_long_prompts_are_bound_by_arithmetic_and_short_ones_by_memory() -> None
 
 
 def test_a_draft_model_costs_its_passes_and_its_memory() -> None:
-    drafted = Machine(machine.gpu("h200"), QWEN, draft=machine.model(MODELS / "demo" / "draft"))
+    drafted = Machine(machine.gpu("h200", asked_by="test"), QWEN, draft=machine.model(MODELS / "demo" / "draft"))
     assert drafted.weight_bytes > H200.weight_bytes
     one, four = (roofline.seconds(drafted, 5, 100, 100, drafts=n) for n in (1, 4))
     assert four - one == pytest.approx(3 * (one - roofline.seconds(drafted, 5, 100, 100)))
@@ -63,7 +65,7 @@ def test_a_draft_model_costs_its_passes_and_its_memory() -> None:
 
 @pytest.mark.parametrize("name", machine.gpus())
 def test_every_gpu_says_where_its_numbers_are_from(name: str) -> None:
-    assert machine.gpu(name).source.startswith("https://")
+    assert machine.gpu(name, asked_by="test").source.startswith("https://")
 
 
 def test_a_folder_without_a_configuration_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tasks.sizing import capacity, machine
 from tasks.sizing.machine import Machine
 
 QWEN = machine.model(settings.root() / "deploy" / "models" / "qwen2.5-3b")
-H200 = machine.gpu("h200")
+H200 = machine.gpu("h200", asked_by="test")
 DENSE = {
     "vocab_size": 100,
     "hidden_size": 10,

@@ -43,7 +43,7 @@ def test_an_arm_of_a_hub_is_sized_by_a_configuration_that_is_given(
     [
         (["qwen3-4b-fp8"], "model.repo: the model's config.json is not here; give its folder with --model"),
         (["cpu-baseline"], "resources.gpu_model: the arm asks for no GPU; known: h200"),
-        (["cpu-baseline", "--gpu", "b9"], "gpus.yaml: no 'b9'; known: h200"),
+        (["cpu-baseline", "--gpu", "b9"], "--gpu: no 'b9'; known: h200"),
         (["no-such-arm"], "no 'no-such-arm'; known: "),
     ],
 )
