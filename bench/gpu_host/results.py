@@ -24,7 +24,6 @@ from tasks.stats import effect
 
 CONTROL, CLAIMED_ARM = "qwen2.5-3b-dummy-default", "qwen2.5-3b-dummy-no-chunked-prefill"
 CLAIM = 15.0 / 5.8
-MARGIN = deployments.MARGIN
 Where = tuple[str, int, str]  # tier, users, indicator
 INDICATORS: tuple[Where, ...] = (
     ("agent", 32, "task_ms_p95"),
@@ -83,16 +82,14 @@ def _has(found: list[Row], where: Where) -> bool:
 
 def _verdict(found: list[Row], runs: list[Run], pairs: list[Pair], where: Where, p: float) -> list[Any]:
     """From the mean to the verdict; where too few pairs are valid, the verdict alone."""
-    logs, blocks = (
-        _logs(found, pairs, where),
-        [_logs(found, block, where) for block in (pairs[i : i + 2] for i in range(0, len(pairs), 2))],
-    )
+    logs = _logs(found, pairs, where)
+    blocks = [_logs(found, pairs[at : at + 2], where) for at in range(0, len(pairs), 2)]
     control = [
         _value(found, run_id, where) for a, run_id in runs if a == CONTROL and _is_valid(found, run_id, *where[:2])
     ]
     if len(logs) < 2 or len(control) < 2:
         return [*[""] * 5, len(logs), f"INCONCLUSIVE: valid pairs {len(logs)}, needed {effect.LEAST_PAIRS}"]
-    told = effect.judged(_of(logs), p, effect.floor([control], len(logs)), better="lower", margin=MARGIN)
+    told = effect.judged(_of(logs), p, effect.floor([control], len(logs)), better="lower", margin=deployments.MARGIN)
     whole = [sum(block) / 2 for block in blocks if len(block) == 2]
     by_blocks = _range(_of(whole)) if len(whole) > 1 else ""
     cells = [_times(told.effect.mean), _range(told.effect), by_blocks, f"±{told.floor:.1%}", f"{p:.3g}", len(logs)]

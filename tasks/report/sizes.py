@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tasks import settings
 from tasks.arm import Arm
 from tasks.document import InvalidDocument
 from tasks.report.figures import Cell, Table, cell, number
 from tasks.sizing import capacity
 from tasks.sizing import machine as machines
-from tasks.sizing.machine import Gpu, Machine
+from tasks.sizing.machine import Gpu, Machine, Model
 
 BAND = 0.05  # ours: what counts and data sheets leave out; further apart is worth a look
 UTILIZATION = 0.9
@@ -40,7 +41,14 @@ def held(arm: Arm, gpu: Gpu, folder: Path) -> Machine:
     quantization = arm.flags.get("quantization")
     linear = own if quantization is None else _width(arm, "quantization", machines.QUANTIZED, str(quantization))
     kv = _width(arm, "kv-cache-dtype", machines.KV_WIDTHS | {"auto": own}, "auto")
-    return Machine(gpu, machines.model(folder), own, linear, kv)
+    return Machine(gpu, machines.model(folder), own, linear, kv, _draft(arm))
+
+
+def _draft(arm: Arm) -> Model | None:
+    """The draft model, which is held beside the model. Raises InvalidDocument where it is not here to be counted."""
+    told = arm.flags.get("speculative-config")
+    name = told.get("model") if isinstance(told, dict) else None
+    return machines.model(settings.root() / str(name)) if name else None
 
 
 def gpu(arm: Arm, name: str | None) -> Gpu:

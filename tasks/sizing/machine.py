@@ -20,7 +20,8 @@ WIDTHS = {"float32": 4.0, "float": 4.0, "bfloat16": 2.0, "float16": 2.0, "half":
 QUANTIZED = {"fp8": 1.0, "fp8_per_tensor": 1.0, "int8": 1.0, "compressed-tensors": 1.0, "awq": 0.53, "gptq": 0.53}
 KV_WIDTHS = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0} | WIDTHS
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # one thing, by three families of models
-NOT_COUNTED = ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size", "mlp_only_layers")
+NOT_COUNTED: tuple[str, ...] = ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size")
+NOT_COUNTED += ("mlp_only_layers", "first_k_dense_replace")
 
 
 class Gpu(Document):
@@ -142,4 +143,6 @@ def _counted(content: dict[str, Any], path: Path) -> dict[str, Any]:
     if odd:
         raise InvalidDocument(f"{path}: a model with {', '.join(odd)} is not counted here")
     experts = next((content[name] for name in EXPERTS if content.get(name)), 0)
+    if experts and not content.get("num_experts_per_tok"):
+        raise InvalidDocument(f"{path}: num_experts_per_tok: must be given for a model of {experts} experts")
     return {k: v for k, v in content.items() if k in Model.model_fields} | {"num_experts": experts}

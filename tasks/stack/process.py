@@ -15,6 +15,7 @@ import psutil
 STACK = "ARMWISE_STACK"  # the home folder of the stack that a process belongs to
 PART = "ARMWISE_STACK_PART"  # the part that it, or the ancestor that started it, is
 LEADER = "ARMWISE_STACK_LEADER"  # the pid of that ancestor
+LEADS_WITHIN_S = 10.0  # a shell takes milliseconds, and longer on a busy machine
 _EXEC = f'{LEADER}=$$ exec "$@"'  # the shell's own pid is the pid of what it becomes
 
 
@@ -38,9 +39,9 @@ def start(argv: Sequence[str], *, home: Path, part: str, environment: Mapping[st
 
 
 def _until_it_leads(pid: int) -> None:
-    """The shell has become the part, or has ended."""
-    process = psutil.Process(pid)
-    while is_alive(process) and _environment(process).get(LEADER) != str(pid):
+    """The shell has become the part, or has ended, or LEADS_WITHIN_S are over."""
+    process, deadline = psutil.Process(pid), time.monotonic() + LEADS_WITHIN_S
+    while is_alive(process) and _environment(process).get(LEADER) != str(pid) and time.monotonic() < deadline:
         time.sleep(0.005)
 
 

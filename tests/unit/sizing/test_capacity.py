@@ -77,11 +77,23 @@ def test_of_experts_all_are_held_and_few_are_read_and_computed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "field", [{"kv_lora_rank": 512}, {"n_shared_experts": 1}, {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}]
+    "field",
+    [
+        {"kv_lora_rank": 512},
+        {"n_shared_experts": 1},
+        {"mlp_only_layers": [0]},
+        {"first_k_dense_replace": 1},
+        {"decoder_sparse_step": 2},
+    ],
 )
 def test_what_would_be_counted_wrongly_is_refused(field: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidDocument, match=rf"config.json: a model with {next(iter(field))} is not counted here"):
         of(tmp_path, DENSE | field)
+
+
+def test_experts_of_which_nobody_says_how_many_a_token_takes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDocument, match="num_experts_per_tok: must be given for a model of 8 experts"):
+        of(tmp_path, DENSE | {"num_local_experts": 8})
 
 
 def test_batched_decode_is_bound_by_arithmetic_at_last() -> None:

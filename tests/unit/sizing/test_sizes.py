@@ -8,6 +8,8 @@ import pytest
 from tasks import artifact, cli
 from tasks.report import sizes
 
+ARMS = ("cpu-baseline", "cpu-draft")
+
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, list[str]]:
     """First word of each row -> the row."""
@@ -64,3 +66,19 @@ def test_a_width_that_is_not_known_is_refused() -> None:
     loaded = arms.load("qwen2.5-3b-dummy-default").model_copy(update={"flags": {"quantization": "q9"}})
     with pytest.raises(InvalidDocument, match=r"flags.quantization: no width is known of 'q9'; known: fp8"):
         sizes.held(loaded, sizes.gpu(loaded, "h200"), Path("deploy/models/qwen2.5-3b"))
+
+
+def test_a_draft_model_takes_its_share_and_one_that_is_not_here_is_refused() -> None:
+    from tasks import arm as arms
+    from tasks import settings
+    from tasks.document import InvalidDocument
+
+    folder = settings.root() / "deploy" / "models" / "demo"
+    alone, drafted = (sizes.held(arms.load(name), sizes.gpu(arms.load(name), "l4"), folder / "model") for name in ARMS)
+    assert drafted.draft is not None
+    draft = drafted.draft.linear + drafted.draft.embedding
+    assert drafted.weight_bytes == alone.weight_bytes + round(draft * drafted.width)
+    told = {"speculative-config": {"model": "no/such/folder"}}
+    loaded = arms.load(ARMS[0]).model_copy(update={"flags": told})
+    with pytest.raises(InvalidDocument, match=r"no/such/folder: has neither a model\.yaml nor a readable config\.json"):
+        sizes.held(loaded, sizes.gpu(loaded, "l4"), folder / "model")

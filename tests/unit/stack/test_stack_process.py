@@ -64,6 +64,15 @@ def test_a_part_is_found_as_soon_as_it_is_started_however_long_its_shell_takes(h
     assert process.leader(home, "sleeper").pid == pid
 
 
+def test_a_shell_that_never_becomes_the_part_is_not_waited_for_for_ever(home, monkeypatch):
+    monkeypatch.setattr(process, "_EXEC", "sleep 60")
+    monkeypatch.setattr(process, "LEADS_WITHIN_S", 0.3)
+    began = time.monotonic()
+    start(home)
+    assert time.monotonic() - began < 5
+    assert process.leader(home, "sleeper") is None
+
+
 def test_what_cannot_be_started_is_gone_and_is_not_waited_for(home):
     start(home, ("/no/such/program",))
     assert process.leader(home, "sleeper") is None
